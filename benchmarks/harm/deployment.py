@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.harm.clock_jump import JumpingClock
 from benchmarks.harm.plan import Note, Plan, notes
 from eagle_eye import wire
 from eagle_eye.app.local_cluster import LocalCluster
@@ -141,6 +142,7 @@ class HarmJob:
         self.folder = deployment.folder / "jobs" / name
         self._short = name
         self.nodes = (f"{name}a", f"{name}b")
+        self.clock = JumpingClock(file=self.folder / "clock")
 
     @property
     def record(self) -> JobRecord:
@@ -150,21 +152,21 @@ class HarmJob:
     def notes(self) -> list[Note]:
         return notes(self.folder)
 
-    def start(self) -> None:
-        """Returns at once."""
+    def start(self, *, jumping: int = 0) -> None:
+        """Returns at once. So many nodes, the last ones, have a wall clock that may jump (`clock`)."""
         self.plan.write(self.folder)
+        self.clock.shift(0.0)
         rendezvous = f"127.0.0.1:{free_port()}"
         module, *options = SCRIPTS[self.script]
         command = [sys.executable, "-m", module, *options, "--folder", str(self.folder)]
         for node in self.nodes:
             listen = rendezvous if node == self.nodes[0] else "127.0.0.1:0"
-            self.deployment.cluster.start_node(
-                node,
-                [
-                    "--listen", listen, "--rdzv", rendezvous, "--job", f"bench/{self._short}", "--run-id", "run-1", "--nnodes", "1:2",
-                    "--nproc-per-node", str(WORKERS // 2), *(["--heal", self._heal] if self._heal else []), "--", *command,
-                ],
-            )  # fmt: skip
+            launch = [
+                "--listen", listen, "--rdzv", rendezvous, "--job", f"bench/{self._short}", "--run-id", "run-1", "--nnodes", "1:2",
+                "--nproc-per-node", str(WORKERS // 2), *(["--heal", self._heal] if self._heal else []), "--", *command,
+            ]  # fmt: skip
+            with self.clock.inherited() if node in self.nodes[len(self.nodes) - jumping :] else contextlib.nullcontext():
+                self.deployment.cluster.start_node(node, launch)
 
     @property
     def pids(self) -> list[int]:

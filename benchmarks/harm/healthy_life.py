@@ -6,10 +6,10 @@ Each schedule is a job of its own: two nodes, four workers of a plain script wit
 elastic one. Drawn from the seed, one rank or all of them compute for 5 to 90 s (in many functions, in one line), sleep,
 read and write files, wait for a thread or a child process that computes, compile, collect garbage, wait for data or
 save to a slow disk; alike or unevenly, with or without a mark for it; some have a slow first step, some compete with other
-processes for the processor. The server is in auto mode with default settings, so that a wrong accusation does act.
+processes for the processor, and of some the clock of one node or of both jumps by 30 s and back. The server is in auto mode with default settings, so that a wrong accusation does act.
 
 Whoever reads from a socket for longer than stall.standing_s (30 s) is accused by design; such waits are drawn up to
-25 s. The clock of the machine is not touched. The full goal is `--schedules 200`.
+25 s. The full goal is `--schedules 200`.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.chain.soak import BUSY
+from benchmarks.harm.clock_jump import ClockJump
 from benchmarks.harm.deployment import START_S, Deployment, HarmJob, Turns, leftovers, say, side_by_side, until
 from benchmarks.harm.healthy_schedules import Schedule, drawn
 from benchmarks.report import Row, report
@@ -71,10 +72,13 @@ def life(deployment: Deployment, schedule: Schedule) -> Turns[Life]:
     """One job, from its start to its end."""
     job = HarmJob(deployment, f"life{schedule.number}", schedule.script, schedule.plan)
     began, loads = time.monotonic(), list[subprocess.Popen[bytes]]()
-    job.start()
+    jump = schedule.jump
+    job.start(jumping=0 if jump is None else 1 + jump.both)
     try:
         yield from until(lambda: bool(job.notes) or job.over, START_S)
         loads += [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(schedule.load)]
+        if jump is not None:
+            yield from _jumps(job, jump)
         ended = yield from until(lambda: job.over, START_S + SLACK * schedule.seconds)
         trouble = "" if ended and job.succeeded else f"did not end well: {job.tail()}"
     finally:
@@ -83,6 +87,13 @@ def life(deployment: Deployment, schedule: Schedule) -> Turns[Life]:
             load.wait()
         yield from job.stop()
     return _judged(job, schedule, time.monotonic() - began, trouble)
+
+
+def _jumps(job: HarmJob, jump: ClockJump) -> Turns[None]:
+    """While the job trains."""
+    for wait_s, seconds in ((jump.after_s, jump.seconds), (jump.lasts_s, 0.0)):
+        yield from until(lambda: job.over, wait_s)
+        job.clock.shift(seconds)
 
 
 def _judged(job: HarmJob, schedule: Schedule, seconds: float, trouble: str) -> Life:
@@ -110,8 +121,10 @@ def rows_of(lives: Sequence[Life]) -> list[Row]:
     scripts = Counter(each.schedule.script for each in lives)
     informing = Counter(cause for each in lives for cause in each.informing)
     acts = [act for each in lives for act in each.schedule.plan.acts]
+    jumps = sum(each.schedule.jump is not None for each in lives)
     return [
         Row("schedules; acts; seconds of them", f"{len(lives)} ({', '.join(f'{count} {name}' for name, count in sorted(scripts.items()))}); {len(acts)}; {sum(act.seconds for act in acts):.0f} s"),
+        Row("of them with a clock that jumps by 30 s and back", str(jumps)),
         Row("restarts (epochs after the first of all workers)", str(restarts), "0", restarts == 0),
         Row("evictions", str(evictions), "0", evictions == 0),
         Row("actions that change something", str(repairs), "0", repairs == 0),

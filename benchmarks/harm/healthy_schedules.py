@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass
 
 from benchmarks.harm.acts import ACTS
+from benchmarks.harm.clock_jump import JUMP_S, ClockJump
 from benchmarks.harm.plan import Plan, PlannedAct
 
 SHORTEST_S, LONGEST_S = 5.0, 90.0
@@ -13,7 +14,7 @@ BELOW_STANDING_S = 25.0
 STANDS = frozenset({"data_socket"})
 FIRST_ACT, BETWEEN, AFTER = 40, 40, 120
 """Steps."""
-LOAD_SHARE, SECOND_SHARE, FIRST_STEP_SHARE, UNEVEN_SHARE = 0.15, 0.5, 0.15, 0.2
+LOAD_SHARE, SECOND_SHARE, FIRST_STEP_SHARE, UNEVEN_SHARE, JUMP_SHARE = 0.15, 0.5, 0.15, 0.2, 0.15
 WARM_UPS = ("compute", "recompile", "child", "sleep", "multiply")
 """What a slow first step does."""
 SCRIPTS = ("marked", "unmarked", "elastic")
@@ -28,6 +29,7 @@ class Schedule:
     plan: Plan
     load: int = 0
     """So many other processes compute beside it."""
+    jump: ClockJump | None = None
 
     @property
     def seconds(self) -> float:
@@ -35,8 +37,8 @@ class Schedule:
         return sum(act.seconds for act in self.plan.acts)
 
     def __str__(self) -> str:
-        load = f"; {self.load} other processes compute" if self.load else ""
-        return f"schedule {self.number} ({self.script}): {'; '.join(map(str, self.plan.acts))}{load}"
+        beside = [*self.plan.acts, *([f"{self.load} other processes compute"] if self.load else []), *([self.jump] if self.jump else [])]
+        return f"schedule {self.number} ({self.script}): {'; '.join(map(str, beside))}"
 
 
 def drawn(number: int, seed: int) -> Schedule:
@@ -50,7 +52,12 @@ def drawn(number: int, seed: int) -> Schedule:
     if chance.random() < FIRST_STEP_SHARE:
         acts.insert(0, _act(chance.choice(WARM_UPS), 0, chance))
     load = chance.choice((1, 2)) if chance.random() < LOAD_SHARE else 0
-    return Schedule(number=number, script=script, plan=Plan(steps=acts[-1].step + AFTER, acts=tuple(acts)), load=load)
+    jump = _jump(chance) if chance.random() < JUMP_SHARE else None
+    return Schedule(number=number, script=script, plan=Plan(steps=acts[-1].step + AFTER, acts=tuple(acts)), load=load, jump=jump)
+
+
+def _jump(chance: random.Random) -> ClockJump:
+    return ClockJump(both=chance.random() < 0.3, seconds=chance.choice((-JUMP_S, JUMP_S)), after_s=chance.uniform(2.0, 12.0), lasts_s=chance.uniform(2.0, 20.0))
 
 
 def _act(kind: str, step: int, chance: random.Random) -> PlannedAct:

@@ -348,4 +348,4 @@ def test_a_command_of_the_leader_does_not_wait_for_a_back_off(cluster: LauncherC
     cluster.launch(0, nproc=1, nnodes=(1, 1), heal="restart:100", command=(sys.executable, "crashes.py"), leader=leader.address)
     wait_until("a delay of some seconds", lambda: "8" in delays(cluster))
     assert leader.command("restart", {"own": False}, epoch=5, step="a")["epoch"] == 6
-    assert cluster.layouts()[-1].reason == "command"
+    assert next(layout for layout in cluster.layouts() if layout.epoch == 6).reason == "command"

@@ -11,7 +11,6 @@ from playwright.sync_api import Page, expect
 
 from dashboard import formatting
 from dashboard.sources import Sources
-from eagle_eye.app import drills
 from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
@@ -117,6 +116,11 @@ def epoch(demo_job: DemoJob) -> int:
     return layout.epoch
 
 
+def nodes(demo_job: DemoJob) -> set[str]:
+    layout = demo_job.record.trace.layout
+    return set(layout.nodes) if layout is not None else set()
+
+
 def state_of(demo_job: DemoJob, incident: str) -> str:
     with closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         kept = ledger.incident_record(incident)
@@ -190,10 +194,12 @@ def figures(sources: Sources, name: str) -> float:
     return sum(told[name].values())
 
 
-def asked(demo_job: DemoJob, opened: Callable[[str], Page], struck: drills.ActiveDrill) -> tuple[IncidentRecord, Plan, Page]:
-    """The incident, the plan that waits for a word, and the page that asks for it."""
-    come(demo_job, "a plan that waits", lambda: waiting(demo_job, struck.truth.time))
-    found = waiting(demo_job, struck.truth.time)
+def asked(demo_job: DemoJob, opened: Callable[[str], Page], node: str) -> tuple[IncidentRecord, Plan, Page]:
+    """A memory of that node breaks, and the job starts again with it: the incident, the plan that waits for a word, and the page that asks for it."""
+    now = demo_job.clock.now()
+    next(demo_job.folder.rglob("done")).with_name(f"ecc-{node}").touch()
+    come(demo_job, "a plan that waits", lambda: waiting(demo_job, now) and demo_job.full())
+    found = waiting(demo_job, now)
     assert found is not None
     kept, plan = found
     page = opened(f"incident?incident={kept.incident.id}")
@@ -204,47 +210,40 @@ def asked(demo_job: DemoJob, opened: Callable[[str], Page], struck: drills.Activ
 
 
 def test_a_click_on_approve_heals_the_job(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
-    before = epoch(demo_job)
-    struck = drills.slow_node("node-b", demo_job.cluster.run_dir("node-b"), demo_job.clock)
-    try:
-        kept, _, page = asked(demo_job, opened, struck)
-        page.get_by_role("button", name="Approve…").click()
-        page.get_by_label("Your name").fill("ada")
-        page.get_by_role("button", name="Approve now").click()
-        expect(page.locator(".ee-banner", has_text="ada")).to_be_visible()
-        come(demo_job, "the approved action", lambda: epoch(demo_job) > before)
-        struck.end()
-        come(demo_job, "a healed job", lambda: state_of(demo_job, kept.incident.id) == IncidentState.HEALED)
-        expect(page.locator(".ee-incident-over .ee-badge", has_text="Healed")).to_be_visible()
-        expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-stage-reached")
-        page.get_by_role("button", name="Note").click()
-        page.get_by_role("textbox", name="Note").fill("fan 3 was dusty")
-        page.get_by_role("button", name="Keep").click()
-        expect(page.locator(".ee-note", has_text="fan 3 was dusty")).to_contain_text("ada")
-        page.get_by_role("button", name="Silence").click()
-        page.get_by_role("textbox", name="Why").fill("until the fan is there")
-        page.get_by_test_id("stForm").get_by_role("button", name="Silence").click()
-        expect(page.locator(".ee-note", has_text="until the fan is there")).to_contain_text("Silence by ada")
-    finally:
-        struck.end()
+    kept, _, page = asked(demo_job, opened, "node-b")
+    page.get_by_role("button", name="Approve…").click()
+    page.get_by_label("Your name").fill("ada")
+    page.get_by_role("button", name="Approve now").click()
+    expect(page.locator(".ee-banner", has_text="ada")).to_be_visible()
+    come(demo_job, "the approved action", lambda: nodes(demo_job) == {"node-a"})
+    come(demo_job, "a healed job", lambda: state_of(demo_job, kept.incident.id) == IncidentState.HEALED)
+    expect(page.locator(".ee-incident-over .ee-badge", has_text="Healed")).to_be_visible()
+    expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-stage-reached")
+    page.get_by_role("button", name="Note").click()
+    page.get_by_role("textbox", name="Note").fill("its memory was replaced")
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator(".ee-note", has_text="its memory was replaced")).to_contain_text("ada")
+    page.get_by_role("button", name="Silence").click()
+    page.get_by_role("textbox", name="Why").fill("until it is tested")
+    page.get_by_test_id("stForm").get_by_role("button", name="Silence").click()
+    expect(page.locator(".ee-note", has_text="until it is tested")).to_contain_text("Silence by ada")
+    demo_job.release("node-b")
+    come(demo_job, "the released node", demo_job.full)
 
 
 def test_a_click_on_refuse_leaves_the_job_as_it_is_and_tells_everybody_why(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
+    kept, plan, page = asked(demo_job, opened, "node-a")
     before = epoch(demo_job)
-    struck = drills.slow_node("node-a", demo_job.cluster.run_dir("node-a"), demo_job.clock)
-    try:
-        kept, plan, page = asked(demo_job, opened, struck)
-        page.get_by_role("button", name="Refuse…").click()
-        page.get_by_label("Your name").fill("bob")
-        page.get_by_label("Why").fill("a checkpoint is being written")
-        page.get_by_role("button", name="Refuse now").click()
-        expect(page.locator(".ee-banner", has_text="bob")).to_be_visible()
-        come(demo_job, "the refusal in the ledger", lambda: refused(demo_job, plan))
-        expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
-        expect(page.locator(".ee-plan", has_text="Refused").first).to_contain_text(f"bob refused {plan.digest}")
-        expect(page.locator(".ee-note", has_text="a checkpoint is being written")).to_contain_text("bob")
-        assert demo_job.wait_steps(10, PATIENCE_S), "the job goes on, slowly"
-        assert epoch(demo_job) == before
-        assert state_of(demo_job, kept.incident.id) not in ("healed", "healing")
-    finally:
-        struck.end()
+    page.get_by_role("button", name="Refuse…").click()
+    page.get_by_label("Your name").fill("bob")
+    page.get_by_label("Why").fill("a checkpoint is being written")
+    page.get_by_role("button", name="Refuse now").click()
+    expect(page.locator(".ee-banner", has_text="bob")).to_be_visible()
+    come(demo_job, "the refusal in the ledger", lambda: refused(demo_job, plan))
+    expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
+    expect(page.locator(".ee-plan", has_text="Refused").first).to_contain_text(f"bob refused {plan.digest}")
+    expect(page.locator(".ee-note", has_text="a checkpoint is being written")).to_contain_text("bob")
+    assert demo_job.wait_steps(10, PATIENCE_S), "the job goes on, with that node"
+    assert epoch(demo_job) == before
+    assert nodes(demo_job) == {"node-a", "node-b"}
+    assert state_of(demo_job, kept.incident.id) not in ("healed", "healing")
