@@ -22,12 +22,14 @@ from .engine_state import EngineState
 from .execution import Execution
 from .guard_review import GuardReview
 from .incident_phase import IncidentPhase
-from .plan_builder import NoPlan, PlanRequest, alternatives, losers, make, saved, swap_of
+from .plan_builder import NARROWED, NoPlan, PlanRequest, alternatives, losers, make, saved, swap_of
 from .tracked_incident import TrackedIncident
 
 log = logging.getLogger(__name__)
 
 SWAP = "swap_ranks"
+WEIGHED = frozenset({"restart_worker", "evict_node"})
+"""What is weighed against doing nothing; a rank swap is a restart."""
 RECHECK_S = 1.0
 """How often a plan that is held is made anew and asked for again."""
 SOON_S = 0.1
@@ -85,13 +87,20 @@ class RepairPlanner:
         levels = tracked.escalation.levels
         if SWAP not in levels:
             return levels
-        if self._followed(tracked) or self._not_exchanged(tracked):
-            return levels[: levels.index(SWAP)]
-        possible = swap_of(tracked.incident, self.state.job(tracked.job))
-        return levels if possible else tuple(level for level in levels if level != SWAP)
+        if not self._swaps(tracked):
+            return tuple(level for level in levels if level != SWAP)
+        swapped = any(attempt.swap for attempt in self.attempts(tracked))
+        possible = swapped or swap_of(tracked.incident, self.state.job(tracked.job))
+        told = possible and not (self._followed(tracked) or self._not_exchanged(tracked))
+        return levels if told else levels[: levels.index(SWAP)]
 
     def _followed(self, tracked: TrackedIncident) -> tuple[str, ...]:
         return self.state.history.followed(tracked.incident, tracked.culprits, self.settings.relapse_s)
+
+    def _swaps(self, tracked: TrackedIncident) -> bool:
+        """An elastic worker that is started again computes other micro-batches: that is the same experiment."""
+        layout = self.state.job(tracked.job).layout
+        return self.settings.rank_swap and not (layout is not None and layout.in_place)
 
     def _not_exchanged(self, tracked: TrackedIncident) -> tuple[str, ...]:
         """The nodes that were asked to exchange their ranks, and have not."""
@@ -160,6 +169,8 @@ class RepairPlanner:
                 "start the job's launchers with the version of the server, or look at the stacks that were kept"
             )
         followed = self._followed(tracked)
+        if not followed and self._levels(tracked) != tracked.escalation.levels and self._swaps(tracked):
+            return "a restart did not help, and whether another node would cannot be tried: none has as many workers as the accused one; no node is evicted on a guess"
         if not followed:
             return "every repair was attempted, none helped"
         return (
@@ -176,14 +187,18 @@ class RepairPlanner:
     def _cheapest(self, tracked: TrackedIncident) -> PlanRequest | None:
         """Of doing nothing and of the repairs that are left. A restart that did not help is not tried again."""
         job, now = self.state.job(tracked.job), self.clock.now()
-        levels, allowed = tracked.escalation.levels, self.settings.attempts
+        levels, allowed = self._levels(tracked), self.settings.attempts
         left = {level for level in levels if next_level((level,), self.attempts(tracked), allowed) is not None}
-        choices = alternatives(tracked.incident, job, self.settings, frozenset(levels) - left)
+        if SWAP in levels and SWAP not in left:  # that was a restart as well
+            left.discard("restart_worker")
+        choices = alternatives(tracked.incident, job, self.settings, WEIGHED - {NARROWED.get(level, level) for level in left})
         if not choices or choices[0].action == NOTHING:
             vain = f"; attempted without success: {', '.join(sorted(set(levels) - left))}" if left < set(levels) else ""
             self._leave(tracked, (choices[0].why if choices else "its throughput is not known yet") + vain)
             return None
-        tracked.level = choices[0].action
+        if SWAP in left:  # the restart shows as well whether an eviction would help
+            choices.sort(key=lambda choice: choice.action != "restart_worker")
+        tracked.level = SWAP if SWAP in left else choices[0].action
         return PlanRequest(
             action=tracked.level,
             own=False,
@@ -193,7 +208,7 @@ class RepairPlanner:
             cost=choices[0].cost,
             benefit=saved(choices),
             alternatives=losers(choices),
-            reason=f"{tracked.incident.cause}: {choices[0].why}",
+            reason="; ".join(filter(None, (f"{tracked.incident.cause}: {choices[0].why}", _why(tracked.level, tracked, self.attempts(tracked))))),
         )
 
     def _live(self, tracked: TrackedIncident) -> PlanRequest | None:
@@ -281,7 +296,7 @@ def _why(level: str, tracked: TrackedIncident, attempts: list[Attempt]) -> str:
     """What speaks for a rank swap, and what its result says; '' where the cause says enough."""
     cause = tracked.incident.cause
     if level == SWAP:
-        return f"{cause} came back: exchanged ranks show whether it follows the rank (the program or its data) or stays with the node"
+        return f"{cause}: exchanged ranks show whether it follows the rank (the program or its data) or stays with the node"
     swapped = next((attempt.swap for attempt in reversed(attempts) if attempt.swap and attempt.incident != tracked.incident.id), ())
     if level == "evict_node" and swapped:
         return f"{cause} stayed on its node when {' and '.join(swapped)} exchanged their ranks: it is the node's"

@@ -46,6 +46,8 @@ class EngineSettings:
     """Failures count for so long."""
     switches: dict[str, str] = field(default_factory=dict)
     """Node, or pattern of nodes → the switch at which it hangs: the failure domains of the blast radius."""
+    rank_swap: bool = True
+    """Before a node is evicted for what was inferred, two nodes exchange their ranks, to see what the fault follows. false: without that proof."""
     confidence: float = 0.5
     """A culprit of less is not isolated."""
     horizon_s: float = 3600.0

@@ -81,10 +81,11 @@ BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, la
 NETWORK = Escalation(
     levels=("reattempt", "restart_worker", "evict_node"), evidence=("dump",), self_healed=True, stops_job=True
 )
-STOPPED = Escalation(levels=("reattempt", "restart_worker", "evict_node"), stops_job=True)
-"""No stacks: the process state says it all, and asking a stopped process for its stack only costs time."""
+STOPPED = Escalation(levels=("reattempt", "restart_worker"), stops_job=True)
+"""By a signal, which some program sent: however often that happens, it shows nothing against the node. No stacks: the process state says it
+all, and asking a stopped process for its stack only costs time."""
 HANG = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), evidence=("dump",), stops_job=True, inferred=True)
-SLOW = Escalation(levels=("restart_worker", "evict_node"), cost_weighed=True, inferred=True)
+SLOW = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), cost_weighed=True, inferred=True)
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")

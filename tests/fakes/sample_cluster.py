@@ -176,7 +176,7 @@ class SampleRun:
         services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
         actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        policy = EngineSettings(mode=mode, restart_success_share=0.0)  # on these machines no slow-down ends with a restart
+        policy = EngineSettings(mode=mode, restart_success_share=0.0, rank_swap=False)  # on these machines no slow-down ends with a restart
         engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=policy, start=at_once)
         engine.resume()
         return engine

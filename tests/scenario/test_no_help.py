@@ -33,6 +33,7 @@ relapse_s = {RELAPSE_S}
 verify_s = 5.0
 downtime_s = 2.0
 restart_success_share = 0.0
+rank_swap = false
 
 [guards.blast_radius]
 nodes = 10

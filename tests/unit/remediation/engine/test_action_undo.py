@@ -14,7 +14,7 @@ HOOK = "http://127.0.0.1:9/hook"
 @pytest.fixture
 def world(make_world):
     """Slow wherever it runs; a restart has no hope, so that leaving the node is weighed first."""
-    world = make_world(restart_success_share=0.0, verify_s=10.0, receiver=HOOK)
+    world = make_world(restart_success_share=0.0, rank_swap=False, verify_s=10.0, receiver=HOOK)
     world.job.slow = lambda nodes: 6.0
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
@@ -104,7 +104,7 @@ def test_a_slow_down_that_nobody_repairs_is_not_learned_as_healthy(make_world):
 
 
 def test_an_action_that_helps_opens_nothing_and_undoes_nothing(make_world):
-    world = make_world(restart_success_share=0.0, verify_s=10.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False, verify_s=10.0)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
@@ -174,7 +174,7 @@ def test_what_a_job_does_to_itself_is_neither_undone_nor_counted_nor_stopped_by_
 
 
 def test_a_repair_that_was_refused_opens_no_breaker(make_world):
-    world = make_world(restart_success_share=0.0, breaker_after={"evict_node": 1})
+    world = make_world(restart_success_share=0.0, rank_swap=False, breaker_after={"evict_node": 1})
     world.commander.answers["restart"] = PermanentError("too few nodes would be left")
     world.job.slow = lambda nodes: 6.0
     world.run(8)
@@ -185,7 +185,7 @@ def test_a_repair_that_was_refused_opens_no_breaker(make_world):
 
 
 def test_a_repair_that_was_never_carried_out_is_not_counted_among_those_that_did_not_help(make_world):
-    world = make_world(restart_success_share=0.0, verify_s=10.0, relapse_s=1.0, breaker_after={"evict_node": 2})
+    world = make_world(restart_success_share=0.0, rank_swap=False, verify_s=10.0, relapse_s=1.0, breaker_after={"evict_node": 2})
     restart = world.commander.answers["restart"]
     world.commander.answers["restart"] = PermanentError("too few nodes would be left")
     world.job.slow = lambda nodes: 6.0
@@ -324,7 +324,7 @@ def test_a_hang_that_moves_to_another_worker_was_not_healed_by_the_restart(make_
 
 
 def test_a_node_is_released_when_the_fault_moves_after_its_eviction(make_world):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)

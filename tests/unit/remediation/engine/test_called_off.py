@@ -140,7 +140,7 @@ def expired(world, _found):
     ],
 )
 def test_nothing_is_sent_when_the_reason_is_gone_between_planning_and_acting(make_world, happens, why):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     deferred = deferring(world)
     found = slow_node(world)
     [plan] = world.ledger.plans(incident="i1")
@@ -155,7 +155,7 @@ def test_nothing_is_sent_when_the_reason_is_gone_between_planning_and_acting(mak
 
 
 def test_what_says_the_same_again_with_more_evidence_calls_nothing_off(make_world):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     deferred = deferring(world)
     found = slow_node(world)
     world.find("slow node", NODE, revision=2, since=found.since)
@@ -165,7 +165,7 @@ def test_what_says_the_same_again_with_more_evidence_calls_nothing_off(make_worl
 
 
 def test_a_node_that_is_accused_no_more_is_not_evicted_beside_one_that_is(make_world):
-    world = make_world(restart_success_share=0.0, nodes=tuple(f"node-{letter}" for letter in "abcdefghijklmnopqrst"))
+    world = make_world(restart_success_share=0.0, rank_swap=False, nodes=tuple(f"node-{letter}" for letter in "abcdefghijklmnopqrst"))
     deferred = deferring(world)
     world.job.slow = lambda nodes: 20.0 if {"node-b", "node-c"} & nodes else 1.0
     world.run(15)
@@ -197,7 +197,7 @@ def test_a_hang_that_ends_while_its_stacks_are_taken_is_followed_by_no_restart(m
 
 
 def test_what_began_in_the_life_of_a_job_is_recorded_when_the_job_has_ended(make_world):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     deferred = deferring(world)
     slow_node(world)
     world.job.tell("job.failed", reason="the script ended")
@@ -212,7 +212,7 @@ def test_what_began_in_the_life_of_a_job_is_recorded_when_the_job_has_ended(make
 
 
 def test_the_cordon_of_a_node_that_is_out_by_then_is_not_called_off(make_world):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     restart = world.job._restart
     found = []
 
@@ -254,7 +254,7 @@ def test_an_action_that_outlives_a_blip_of_its_lease_is_verified(make_world):
 
 
 def test_an_eviction_that_outlives_a_blip_of_its_lease_cordons_the_node(make_world):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     restart = world.job._restart
 
     def and_the_lease_is_gone(sent):

@@ -93,7 +93,7 @@ def test_what_a_job_did_to_itself_is_verified_by_the_next_leader(make_world):
 
 @pytest.mark.parametrize("forgetful", [False, True])
 def test_a_half_done_eviction_is_completed(make_world, forgetful):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     lose_the_lease_in(world, "restart")
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
@@ -140,7 +140,7 @@ def test_of_two_plans_of_an_incident_the_newer_one_goes_on(make_world):
 
 
 def test_a_plan_is_carried_out_when_each_of_its_steps_is_done(make_world):
-    world = make_world(restart_success_share=0.0)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
