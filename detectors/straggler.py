@@ -3,7 +3,8 @@
 Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
 out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
 same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
-Slow by both, and by a share of the step that is worth a word, is worker.slow. Slow by the clock alone is cpu.throttled where its cgroup
+Slow by both, and by a share of the step that is worth a word, is worker.slow; where no tokens are logged more work looks the same, so that it is only
+worker.unequal_compute, which accuses nobody. Slow by the clock alone is cpu.throttled where its cgroup
 used up its CPU quota, and host.contended where the host shows that others had the processors: both accuse nobody. Else nothing is said.
 
 The more a worker stands in the run queue, the slower it has to be. Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
@@ -36,6 +37,9 @@ MOST_QUEUED = 0.8
 """Share of the time in the run queue that is counted at most: who computes 32 times as long as its peers is slow on any machine."""
 
 
+UNKNOWN_WORK = Evidence(text="its script logs no tokens (monitor.log(tokens=...)), so that more work cannot be told from a slow machine")
+
+
 class _Row(NamedTuple):
     """One step: how many times longer than the fast quartile each worker computed."""
 
@@ -54,7 +58,7 @@ class _Row(NamedTuple):
 
 @dataclass
 class Straggler:
-    """Claims worker.slow, host.contended and cpu.throttled; withdrawn when the worker keeps up again."""
+    """Claims worker.slow or worker.unequal_compute, host.contended and cpu.throttled; withdrawn when the worker keeps up again."""
 
     ratio: float = 1.3
     """Times the compute of the fast quartile of the same stage."""
@@ -77,6 +81,8 @@ class Straggler:
     """Newest epoch that is over: its last steps arrive late and are ignored."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
+    _work_known: bool = field(default=False, init=False, repr=False)
+    """The workers log their tokens."""
     _slow_since: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     """Worker → since when it is slow by the clock."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
@@ -114,7 +120,9 @@ class Straggler:
             return
         waited = self._waited(step)
         own = np.maximum(busy - waited, 0.1 * busy)
-        scale = _work(step)
+        work = _work(step)
+        self._work_known = work is not None
+        scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
         stages = _stages(step.workers, frame.layout)
         clock = self._compared(busy / scale, stages)
         longer = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0)))
@@ -206,7 +214,10 @@ class Straggler:
             ),
             Evidence(text=f"it runs at {1 / ratio:.2f} of their speed", metric="speed", value=1 / ratio),
         )
-        claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
+        if self._work_known:
+            claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
+        else:
+            claim = Claim(entity=worker, kind="worker.unequal_compute", score=0.7, since=rows[0].end, evidence=(*proofs, UNKNOWN_WORK))
         yield from self._claims.report(claim, revise=False)
 
     def _lacking(self, slow: NDArray[np.bool_], not_sick: NDArray[np.bool_], clock: Floats, rows: list[_Row]) -> Iterator[Claim]:
@@ -229,7 +240,7 @@ class Straggler:
         held_up = {node_of_worker(self._workers[index]) for index in np.flatnonzero(by_clock > self.recovered).tolist()}
         for entity, kind in list(self._claims.open):
             index = index_of.get(entity.name)
-            if kind == "worker.slow" and (index is None or share[index] <= self.recovered):
+            if kind in ("worker.slow", "worker.unequal_compute") and (index is None or share[index] <= self.recovered):
                 yield from self._claims.withdraw(entity, kind, frame.time, "it keeps up with its peers")
             elif kind in ("host.contended", "cpu.throttled") and entity.name not in held_up:
                 yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
@@ -242,11 +253,11 @@ def _compute(step: Step) -> Floats | None:
     return busy if np.nansum(busy) > 0 else None
 
 
-def _work(step: Step) -> Floats:
-    """How much each worker had to do: its tokens relative to the median, 1 where they were not logged."""
+def _work(step: Step) -> Floats | None:
+    """How much each worker had to do: its tokens relative to the median, None where they are not logged."""
     tokens = step.values.get("tokens")
     if tokens is None or not (np.nan_to_num(tokens) > 0).all():
-        return np.ones(len(step.workers), dtype=np.float32)
+        return None
     work: Floats = (tokens / np.median(tokens)).astype(np.float32)
     return work
 

@@ -305,6 +305,16 @@ CAUSES = (
         early_s=float("inf"),
     ),
     Cause(
+        "unequal compute",
+        "worker.unequal_compute",
+        Severity.INFO,
+        follows=SLOWNESS,
+        accuses=False,
+        together_s=30.0,
+        early_s=30.0,
+        rivals=(("a slow machine", "tokens per worker, if the script logs them"), ("more work than its peers", "tokens per worker, if the script logs them")),
+    ),
+    Cause(
         "slow communication",
         "communication.slow",
         Severity.INFO,

@@ -92,6 +92,8 @@ QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; 
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
 
+UNEQUAL = Escalation(remedy="log each step's tokens (monitor.log(tokens=...)), so that a slow machine can be told from more work; see what that worker computes")
+
 ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": KILLED,
     "worker exited": PROGRAM,
@@ -127,6 +129,7 @@ BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {
     ("storage error", Severity.SEV3): UNSAVED,
     ("cpu quota", Severity.INFO): QUOTA,
     ("host contended", Severity.INFO): CONTENDED,
+    ("unequal compute", Severity.INFO): UNEQUAL,
     ("throughput lost", Severity.INFO): LOST_THROUGHPUT,
 }
 """Causes whose milder form asks for something else, and what the operator can do about causes that only inform."""

@@ -170,6 +170,16 @@ def test_twin_more_tokens_are_more_work_and_not_a_slow_worker() -> None:
     assert claims(uneven, nodes=3, each=1) == []
 
 
+def test_twin_without_tokens_a_worker_that_computes_longer_may_have_more_work() -> None:
+    def uncounted(draft: Draft) -> None:
+        for step in draft.steps:
+            del step.values["tokens"]
+
+    found = claims(SlowWorker(1, 2.0, 5, 25), uncounted, ticks=40)
+    assert kinds(found) == [("worker.unequal_compute", "run/node-0/1", True), ("worker.unequal_compute", "run/node-0/1", False)]
+    assert "logs no tokens" in found[0].evidence[-1].text
+
+
 def test_twin_another_pipeline_stage_may_compute_longer() -> None:
     layout = layout_of(2, 3)
     places = tuple(msgspec.structs.replace(place, pp=int(place.node == "node-1")) for place in layout.placements)
