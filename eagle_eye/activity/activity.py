@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from .native_caller import INTERPRETER
 from .process_counters import ProcessCounters
-from .stacks import StackFrame, ThreadStack, in_lock, in_ours
+from .stacks import PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
 from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
@@ -18,6 +19,8 @@ DEMAND_SHARE = 0.5
 """Of the time: a thread that computes, or waits for a processor, for so much of it has work to do, however little it gets done."""
 FEWEST_LOOKS = 2
 """With a stack, for a verdict."""
+TRACED = "t"
+"""Letter of a process that is held by ptrace."""
 IO_BYTES, FAULTS = 4096, 64
 """Between the first look and the last: less is noise of the service threads."""
 
@@ -39,6 +42,8 @@ class ActivityKind(Enum):
     """It computes in one place of one function, and nothing else moves: a long computation, or an endless loop."""
     UNKNOWN = "unknown"
     """Its stacks could not be read."""
+    TRACED = "traced"
+    """A debugger or a tracer holds it (state t): a person does."""
 
 
 class Activity(NamedTuple):
@@ -63,6 +68,8 @@ class ProcessLook(NamedTuple):
     """The main thread's first."""
     waits: tuple[ThreadWait, ...] = ()
     """Of the threads in `stacks`, in their order."""
+    tracer: str = ""
+    """Who holds it, in the state t."""
     uses_gpu: bool = False
     """It has a GPU open: what its threads wait for may be computed there."""
 
@@ -74,15 +81,19 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
     """
     if looks[-1].state == "T":
         return Activity(ActivityKind.STOPPED, "was stopped by a signal")
-    looks = [look for look in looks if look.stacks]  # one that met a stack on the move saw nothing
+    held = [look for look in looks if look.state == TRACED]
+    if looks[-1].state == TRACED and len(held) >= FEWEST_LOOKS:  # one alone: somebody takes a stack
+        return _traced(looks[-1])
+    looks = [look for look in looks if look.stacks and look.state != TRACED]  # one that met a stack on the move saw nothing
     if len(looks) < FEWEST_LOOKS:
-        return Activity(ActivityKind.UNKNOWN, "cannot be looked into: py-spy needs to be installed and allowed (eagle-eye doctor)")
+        why = "a debugger or a tracer held it" if held else "py-spy needs to be installed and allowed (eagle-eye doctor)"
+        return Activity(ActivityKind.UNKNOWN, f"cannot be looked into: {why}")
     last = looks[-1]
     main = last.stacks[0]
     place = main.place
     at, where = str(place or ""), f"in {place}" if place else "outside Python"
     motion = _motion(looks)
-    if main.awaits_peers and not _elsewhere(looks):
+    if _awaits_peers(looks):
         return Activity(ActivityKind.AWAITS_PEERS, f"waits for its peers {where}", at)
     if motion:
         return Activity(ActivityKind.WORKING, f"works {where}: {motion}", at)
@@ -93,9 +104,20 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
     return _still(last, patience_s, in_vain, where, at)
 
 
-def _elsewhere(looks: Sequence[ProcessLook]) -> bool:
-    """Whether it was outside of a collective in one of the looks: then it moves."""
-    return not all(look.stacks[0].awaits_peers for look in looks)
+def _traced(look: ProcessLook) -> Activity:
+    place = str((look.stacks[0].place if look.stacks else None) or "")
+    by = f", {look.tracer}," if look.tracer else ""
+    return Activity(ActivityKind.TRACED, f"is held by a debugger or a tracer{by} {f'in {place}' if place else 'outside Python'}", place)
+
+
+def _awaits_peers(looks: Sequence[ProcessLook]) -> bool:
+    """Whether it waited for its peers in all of the looks, and in one place: else it moves."""
+    return all(_in_collective(look) for look in looks) and len({look.stacks[0].place for look in looks}) == 1
+
+
+def _in_collective(look: ProcessLook) -> bool:
+    main, wait = look.stacks[0], look.waits[0]
+    return main.awaits_peers or (wait.kind is WaitKind.LOCK and wait.caller.startswith(PEER_LIBRARIES))
 
 
 def _motion(looks: Sequence[ProcessLook]) -> str:
@@ -128,22 +150,44 @@ def _thread_demands(first: ProcessLook, last: ProcessLook) -> bool:
 
 def _still(look: ProcessLook, patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity:
     """Nothing moves: what could wake it?"""
-    main, wait = look.stacks[0], look.waits[0]
-    if wait.kind is WaitKind.STORAGE:
+    wait = look.waits[0]
+    if _awaits_storage(look):
         return Activity(ActivityKind.WORKING, f"waits for its storage {where}", at)
     if wait.ends_within(patience_s):
         return Activity(ActivityKind.WORKING, f"waits {where} for another {max(0.0, wait.remaining_s):.0f} s at most", at)
     if wait.kind is WaitKind.TIME:
         return Activity(ActivityKind.HUNG, f"sleeps {where} for another {wait.remaining_s:.0f} s", at)
-    sleeper = _sleeper(look, patience_s, in_vain)
-    if wait.kind is WaitKind.LOCK and not main.holds_interpreter and sleeper is not None:
-        return Activity(ActivityKind.WORKING, f"waits {where} for a thread of its own that sleeps for another {max(0.0, sleeper.remaining_s):.0f} s", at)
-    if wait.kind is WaitKind.LOCK and (main.holds_interpreter or _nobody_wakes(look, patience_s)) and _is_no_device(look, main.frames):
-        held = ", holding the interpreter's lock" if main.holds_interpreter else ""
-        return Activity(ActivityKind.HUNG, f"waits {where} for a lock that nobody will release{held}", at)
-    if look.state == "D" and wait.kind is not WaitKind.UNKNOWN:
-        return Activity(ActivityKind.HUNG, f"hangs in the kernel (state D) {where}", at)
+    if wait.kind is WaitKind.CHILD:
+        return Activity(ActivityKind.HUNG, f"hangs in the kernel (state {look.state}) {where}: its child starts no program", at)
+    if wait.kind is WaitKind.SIGNAL and look.stacks[0].holds_interpreter:
+        return Activity(ActivityKind.HUNG, f"waits {where} for a signal, holding the interpreter's lock", at)
+    if wait.kind is WaitKind.LOCK and (found := _locked(look, patience_s, in_vain, where, at)) is not None:
+        return found
     return Activity(ActivityKind.STANDING, f"stands {where}: no processor time, no files, no memory, the same stack each time", at)
+
+
+def _awaits_storage(look: ProcessLook) -> bool:
+    """Sockets, pipes and children are never waited for in the state D: what reads there reads a file."""
+    kind = look.waits[0].kind
+    return kind is WaitKind.STORAGE or (look.state == "D" and (kind is WaitKind.INPUT or (kind is WaitKind.UNKNOWN and not look.uses_gpu)))
+
+
+def _locked(look: ProcessLook, patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity | None:
+    """It waits for another thread of its own; None if it is not known of which."""
+    main = look.stacks[0]
+    sleeper = _sleeper(look, patience_s, in_vain)
+    if not main.holds_interpreter and sleeper is not None:
+        return Activity(ActivityKind.WORKING, f"waits {where} for a thread of its own that sleeps for another {max(0.0, sleeper.remaining_s):.0f} s", at)
+    if not _in_python_lock(main, look.waits[0]) or not (main.holds_interpreter or _nobody_wakes(look, patience_s)):
+        return None
+    held = ", holding the interpreter's lock" if main.holds_interpreter else ""
+    return Activity(ActivityKind.HUNG, f"waits {where} for a lock that nobody will release{held}", at)
+
+
+def _in_python_lock(stack: ThreadStack, wait: ThreadWait) -> bool:
+    """It is the interpreter's own lock, which only a thread that runs Python releases. Who wakes native code is not to be seen: its threads
+    may wait for the network, a GPU, or other ranks."""
+    return wait.kind is WaitKind.LOCK and (in_python_lock(stack.frames) or wait.caller == INTERPRETER)
 
 
 def _sleeper(look: ProcessLook, patience_s: float, in_vain: Collection[int]) -> ThreadWait | None:
@@ -154,12 +198,7 @@ def _sleeper(look: ProcessLook, patience_s: float, in_vain: Collection[int]) -> 
 
 
 def _nobody_wakes(look: ProcessLook, patience_s: float) -> bool:
-    """Whether every other thread that runs Python waits for a lock without end, too, or is one of ours that the main thread does not wait for."""
+    """Whether every other thread that runs Python waits for such a lock without end, too, or is one of ours that the main thread does not wait for."""
     ours = in_ours(look.stacks[0].frames)
     rest = zip(look.stacks[1:], look.waits[1:], strict=True)
-    return all((stack.name.startswith("eagle-eye") and not ours) or (wait.kind is WaitKind.LOCK and not wait.ends_within(patience_s)) for stack, wait in rest)
-
-
-def _is_no_device(look: ProcessLook, frames: Sequence[StackFrame]) -> bool:
-    """A thread that waits inside a library may wait for a GPU; one in Python's own lock does not."""
-    return not look.uses_gpu or in_lock(frames)
+    return all((stack.name.startswith("eagle-eye") and not ours) or (_in_python_lock(stack, wait) and not wait.ends_within(patience_s)) for stack, wait in rest)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from eagle_eye.clock import Clock
 
-from .activity import Activity, ActivityKind, ProcessLook, judge
+from .activity import TRACED, Activity, ActivityKind, ProcessLook, judge
+from .native_caller import CodeMap
 from .process_counters import read_counters
 from .stacks import stacks_of
 from .thread_wait import wait_of
@@ -37,8 +38,10 @@ def look_at(pid: int, clock: Clock) -> ProcessLook | None:
         return None
     stacks = stacks_of(pid)
     state = _state(pid)
-    waits = tuple(wait_of(pid, stack.thread) for stack in stacks)
-    return ProcessLook(clock.monotonic(), state, counters, stacks, waits, _uses_gpu(pid)) if state else None
+    code = CodeMap(pid)
+    waits = tuple(wait_of(pid, stack.thread, code) for stack in stacks)
+    tracer = _tracer(pid) if state == TRACED else ""
+    return ProcessLook(clock.monotonic(), state, counters, stacks, waits, tracer, _uses_gpu(pid)) if state else None
 
 
 def inspect(pid: int, patience_s: float, clock: Clock, look: Look = look_at, timers: TimerWatch | None = None) -> Activity | None:
@@ -150,6 +153,16 @@ def _state(pid: int) -> str:
     except OSError:
         return ""
     return line.rpartition(")")[2].split()[0]
+
+
+def _tracer(pid: int) -> str:
+    """Name and number of the process that holds it; '' if it cannot be told."""
+    try:
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        tracer = int(fields["TracerPid"])
+        return f"{Path(f'/proc/{tracer}/comm').read_text().strip()}, process {tracer}"
+    except (OSError, KeyError, ValueError):
+        return ""
 
 
 def _uses_gpu(pid: int) -> bool:

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,13 +16,19 @@ TRIES = 2
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "/eagle_eye/")
 """Parts of a path that show that a frame is not the user's."""
 PEERS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py", "torch/distributed/rendezvous.py")
-"""Files whose functions wait for the other ranks."""
+"""Files whose functions wait for the other ranks, whatever they call."""
+PEERS_INNERMOST = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
+"""Files that wait for them in native code; further out on the stack they only surround the user's model."""
+PEER_LIBRARIES = ("libtorch", "libc10", "libgloo", "libnccl", "libmpi", "libucc", "libucp")
+"""Native code that waits for other ranks, such as `Work.wait()` of an asynchronous collective. What torch computes itself shows in the processor time."""
 BACKWARD = "_engine_run_backward"
 """Where torch's backward pass waits for the gradients of the other ranks (DistributedDataParallel reduces them in it)."""
 OURS, DRILLS = "/eagle_eye/", ("/fault_drills.py", "/fault_injection.py")
 """Our own code in the process; a drill plays the user's."""
 LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/", "/concurrent/futures/", "/asyncio/")
 """Files whose functions wait for another thread of the same program."""
+PYTHON_LOCKS = ("/threading.py", "/queue.py")
+"""Of these, those that call nothing that waits but the interpreter's own lock."""
 
 
 class StackFrame(NamedTuple):
@@ -56,7 +62,10 @@ class ThreadStack(NamedTuple):
     @property
     def awaits_peers(self) -> bool:
         """It is in a function that ends when the other ranks have come."""
-        return any(frame.file.endswith(PEERS) for frame in self.frames) or (bool(self.frames) and self.frames[0].function == BACKWARD)
+        if any(frame.file.endswith(PEERS) for frame in self.frames):
+            return True
+        inner = self.frames[0] if self.frames else None
+        return inner is not None and (inner.function == BACKWARD or any(part in f"/{inner.file}" for part in PEERS_INNERMOST))
 
 
 def is_library(file: str) -> bool:
@@ -112,6 +121,11 @@ def parse(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
         for thread in threads
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda each: each.thread != pid))
+
+
+def in_python_lock(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread that waits for a lock waits for the interpreter's own, as its innermost frame alone tells."""
+    return bool(frames) and frames[0].file.endswith(PYTHON_LOCKS)
 
 
 def in_lock(frames: Iterable[StackFrame]) -> bool:

@@ -6,12 +6,15 @@ from typing import Any
 
 from eagle_eye.activity.activity import ProcessLook
 from eagle_eye.activity.inspector import ActivityInspector
+from eagle_eye.activity.native_caller import INTERPRETER
 from eagle_eye.activity.process_counters import ProcessCounters
 from eagle_eye.activity.stacks import StackFrame, ThreadStack
 from eagle_eye.activity.thread_wait import ThreadWait, WaitKind
 from eagle_eye.clock import Clock, FakeClock
 
-LOCK = ThreadWait(WaitKind.LOCK)
+LOCK = ThreadWait(WaitKind.LOCK, caller=INTERPRETER)
+"""The interpreter's own."""
+NATIVE_LOCK = ThreadWait(WaitKind.LOCK, caller="libarrow.so.2100")
 SOCKET = ThreadWait(WaitKind.INPUT)
 TRAIN, VALIDATE = StackFrame("/home/ada/train.py", 33, "step"), StackFrame("/home/ada/train.py", 212, "validate")
 ALL_REDUCE = StackFrame("/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")
@@ -29,11 +32,11 @@ def thread(*frames: StackFrame, name: str = "MainThread", holds_interpreter: boo
 def look(
     *frames: StackFrame, wait: ThreadWait = LOCK, state: str = "S", time: float = 0.0, cpu_s: float = 0.0, io_bytes: int = 0, faults: int = 0,
     others: tuple[tuple[ThreadStack, ThreadWait], ...] = (), holds_interpreter: bool = False, uses_gpu: bool = False,
-    runnable: bool = False, demand: Mapping[int, float] | None = None,
+    tracer: str = "", runnable: bool = False, demand: Mapping[int, float] | None = None,
 ) -> ProcessLook:  # fmt: skip
     """One look; `wait` and `frames` are the main thread's."""
     stacks = (thread(*frames, holds_interpreter=holds_interpreter), *(stack for stack, _ in others)) if frames else ()
-    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable, demand or {}), stacks, (wait, *(each for _, each in others)), uses_gpu)
+    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable, demand or {}), stacks, (wait, *(each for _, each in others)), tracer, uses_gpu)
 
 
 class Inline(Executor):

@@ -1,6 +1,8 @@
 """Real processes that hang and their innocent twins, looked into as an agent does."""
 
+import ctypes
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from eagle_eye.activity.inspector import inspect
 from eagle_eye.clock import SystemClock
 
 PATIENCE_S = 600.0
+CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 SCRIPTS = {
     "deadlock": "lock.acquire(); lock.acquire()",
     "event": "threading.Event().wait()",
@@ -30,6 +34,10 @@ SCRIPTS = {
     "child": "subprocess.run(['sleep', '100'])",
     "working_child": "subprocess.run([sys.executable, '-c', 'while True: bytearray(1 << 22)'])",
     "joins_a_reader": "a, b = socket.socketpair(); t = threading.Thread(target=a.recv, args=(1,), daemon=True); t.start(); t.join()",
+    "kernel": f"ctypes.CDLL(None).syscall({CLONE}, 0x4011, 0, 0, 0, 0) or time.sleep(100)",
+    "native_lock": "libc, memory = ctypes.CDLL(None), ctypes.create_string_buffer(32); libc.sem_init(memory, 0, 0); libc.sem_wait(memory)",
+    "another_process": "multiprocessing.get_context('spawn').Event().wait()",
+    "joins_native_code": "t = threading.Thread(target=native_lock, daemon=True); t.start(); t.join()",
     "writes": "f = open(sys.argv[1] + '/data', 'wb')\nwhile True: f.write(bytes(1 << 16)); f.seek(0)",
     "computes": "def fold(n): return n if n < 2 else fold(n - 1) + fold(n - 2)\nwhile True: fold(12)",
 }
@@ -50,7 +58,8 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
 
 
 def _start(folder: Path, name: str) -> "subprocess.Popen[str]":
-    head = "import ctypes, queue, socket, subprocess, sys, threading, time\nlock = threading.Lock()\nprint(flush=True)\n"
+    head = "import ctypes, multiprocessing, queue, socket, subprocess, sys, threading, time\nlock = threading.Lock()\nprint(flush=True)\n"
+    head += f"def native_lock(): {SCRIPTS['native_lock']}\n"
     script = folder / f"{name}_script.py"
     script.write_text(head + SCRIPTS[name] + "\n")
     process = subprocess.Popen([sys.executable, script, str(folder)], stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -70,7 +79,7 @@ def _settled(pid: int) -> Activity:
         before = found.kind
 
 
-@pytest.mark.parametrize("name", ["deadlock", "event", "queue", "joins_a_deadlock", "holds_the_interpreter", "sleeps_for_ever"])
+@pytest.mark.parametrize("name", ["deadlock", "event", "queue", "joins_a_deadlock", "holds_the_interpreter", "sleeps_for_ever", "kernel"])
 def test_fault_a_hang_is_proved(verdicts: Mapping[str, Activity], name: str) -> None:
     found = verdicts[name]
     assert found.kind is ActivityKind.HUNG, found
@@ -83,7 +92,7 @@ def test_twin_who_works_or_will_wake_is_at_work(verdicts: Mapping[str, Activity]
     assert found.kind is ActivityKind.WORKING, found
 
 
-@pytest.mark.parametrize("name", ["socket", "child", "joins_a_reader"])
+@pytest.mark.parametrize("name", ["socket", "child", "joins_a_reader", "native_lock", "another_process", "joins_native_code"])
 def test_twin_whom_somebody_outside_may_wake_only_stands(verdicts: Mapping[str, Activity], name: str) -> None:
     found = verdicts[name]
     assert found.kind is ActivityKind.STANDING, found
@@ -93,3 +102,48 @@ def test_an_endless_loop_is_told_and_proves_nothing(verdicts: Mapping[str, Activ
     found = verdicts["loop"]
     assert found.kind is ActivityKind.SPINNING, found
     assert "loop_script.py" in found.doing
+
+
+def test_twin_whom_a_debugger_holds_is_paused_and_not_hung(tmp_path: Path) -> None:
+    process = _start(tmp_path, "deadlock")
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        assert _settled(process.pid).kind is ActivityKind.HUNG
+        assert libc.ptrace(PTRACE_ATTACH, process.pid, None, None) == 0
+        os.waitpid(process.pid, 0)
+        held = _settled(process.pid)
+        assert libc.ptrace(PTRACE_DETACH, process.pid, None, None) == 0
+        assert held.kind is ActivityKind.TRACED
+        assert f"process {os.getpid()}, in deadlock_script.py" in held.doing
+        assert _settled(process.pid).kind is ActivityKind.HUNG, "the hang is still found"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+RANKS = {
+    0: "time.sleep(100)",
+    1: "dist.all_reduce(torch.ones(1), async_op=True).wait()",
+    2: "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))",
+    3: "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+}
+"""Rank of a job on torch.distributed → what it does when all have met."""
+
+
+def test_twin_ranks_that_wait_for_others_in_native_code_await_their_peers(tmp_path: Path) -> None:
+    head = f"import sys, threading, time\nimport torch\nimport torch.distributed as dist\ndist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=int(sys.argv[1]), world_size={len(RANKS)})\n"
+    running = {}
+    for rank, text in RANKS.items():
+        script = tmp_path / f"rank{rank}.py"
+        script.write_text(f"{head}dist.barrier()\nprint(flush=True)\n{text}\n")
+        running[rank] = subprocess.Popen([sys.executable, script, str(rank)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        for process in running.values():
+            assert process.stdout is not None
+            process.stdout.readline()
+        found = {rank: _settled(process.pid).kind for rank, process in running.items()}
+    finally:
+        for process in running.values():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert found == {0: ActivityKind.WORKING, 1: ActivityKind.AWAITS_PEERS, 2: ActivityKind.AWAITS_PEERS, 3: ActivityKind.HUNG}

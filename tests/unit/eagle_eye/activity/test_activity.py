@@ -3,12 +3,14 @@
 import pytest
 
 from eagle_eye.activity.activity import ActivityKind, ProcessLook, judge
+from eagle_eye.activity.native_caller import INTERPRETER
 from eagle_eye.activity.stacks import BACKWARD, StackFrame
 from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
-from fakes.process_looks import ALL_REDUCE, LOCK, SOCKET, TRAIN, VALIDATE, look, sleep, thread
+from fakes.process_looks import ALL_REDUCE, LOCK, NATIVE_LOCK, SOCKET, TRAIN, VALIDATE, look, sleep, thread
 
 THREADING = StackFrame("/usr/lib/python3.11/threading.py", 320, "wait")
-NATIVE = StackFrame("/usr/lib/python3/site-packages/torch/cuda/streams.py", 90, "synchronize")
+TORCH = "/usr/lib/python3/site-packages/torch"
+NATIVE = StackFrame(f"{TORCH}/cuda/streams.py", 90, "synchronize")
 STORAGE = ThreadWait(WaitKind.STORAGE)
 
 
@@ -42,7 +44,7 @@ def test_fault_the_interpreters_lock_held_in_a_wait_without_end_is_a_proof_whate
 
 @pytest.mark.parametrize(("wait", "kind"), [
     (sleep(14.0), ActivityKind.WORKING), (sleep(599.0), ActivityKind.WORKING), (sleep(3600.0), ActivityKind.HUNG),
-    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (ThreadWait(WaitKind.LOCK, 1e6), ActivityKind.HUNG), (ThreadWait(WaitKind.INPUT, 1e6), ActivityKind.STANDING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
+    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (ThreadWait(WaitKind.LOCK, 1e6, INTERPRETER), ActivityKind.HUNG), (ThreadWait(WaitKind.LOCK, 1e6), ActivityKind.STANDING), (ThreadWait(WaitKind.INPUT, 1e6), ActivityKind.STANDING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
 ])  # fmt: skip
 def test_what_will_wake_a_worker_decides(wait: ThreadWait, kind: ActivityKind) -> None:
     assert verdict(look(VALIDATE, wait=wait), look(VALIDATE, wait=wait)) is kind
@@ -93,13 +95,66 @@ def test_without_stacks_nothing_is_proved() -> None:
 
 
 def test_twin_a_library_that_waits_may_wait_for_its_gpu() -> None:
-    assert verdict(look(NATIVE, TRAIN, uses_gpu=True), look(NATIVE, TRAIN, uses_gpu=True)) is ActivityKind.STANDING
-    assert verdict(look(THREADING, TRAIN, uses_gpu=True), look(THREADING, TRAIN, uses_gpu=True)) is ActivityKind.HUNG
+    assert verdict(*[look(NATIVE, TRAIN, wait=NATIVE_LOCK, uses_gpu=True)] * 2) is ActivityKind.STANDING
+    assert verdict(*[look(THREADING, TRAIN, uses_gpu=True)] * 2) is ActivityKind.HUNG
 
 
-@pytest.mark.parametrize(("wait", "kind"), [(SOCKET, ActivityKind.HUNG), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING)])
-def test_a_call_in_the_kernel_that_does_not_return_is_a_proof_unless_it_is_storage(wait: ThreadWait, kind: ActivityKind) -> None:
-    assert verdict(look(TRAIN, state="D", wait=wait), look(TRAIN, state="D", wait=wait)) is kind
+@pytest.mark.parametrize(("wait", "uses_gpu", "kind"), [
+    (ThreadWait(WaitKind.CHILD), False, ActivityKind.HUNG), (SOCKET, False, ActivityKind.WORKING), (STORAGE, False, ActivityKind.WORKING),
+    (UNKNOWN, False, ActivityKind.WORKING), (UNKNOWN, True, ActivityKind.STANDING),
+])  # fmt: skip
+def test_a_child_that_starts_no_program_is_a_proof_and_twin_a_slow_file_system_is_none(wait: ThreadWait, uses_gpu: bool, kind: ActivityKind) -> None:
+    """In the state D; a call that is not known may be one to the GPU's driver, if there is one."""
+    assert verdict(*[look(TRAIN, state="D", wait=wait, uses_gpu=uses_gpu)] * 2) is kind
+
+
+def test_twin_who_waits_in_native_code_may_be_woken_by_threads_that_python_knows_nothing_of() -> None:
+    """A loader in Rust or C++ whose own threads read from the network."""
+    assert verdict(*[look(TRAIN, wait=NATIVE_LOCK)] * 2) is ActivityKind.STANDING
+    assert verdict(*[look(TRAIN, wait=NATIVE_LOCK, holds_interpreter=True)] * 2) is ActivityKind.STANDING
+
+
+def test_twin_a_lock_that_a_thread_in_native_code_may_release_is_no_proof() -> None:
+    reads = look(THREADING, TRAIN, others=((thread(VALIDATE, name="loader"), NATIVE_LOCK),))
+    assert verdict(reads, reads) is ActivityKind.STANDING
+    idle = look(THREADING, TRAIN, others=((thread(THREADING, VALIDATE, name="loader"), ThreadWait(WaitKind.LOCK)),))
+    assert verdict(idle, idle) is ActivityKind.HUNG, "the frame alone tells whose lock it is"
+
+
+@pytest.mark.parametrize(("frames", "caller"), [
+    ((TRAIN,), "libtorch_cpu.so"),
+    ((StackFrame(f"{TORCH}/distributed/utils.py", 286, "_verify_param_shape_across_processes"), StackFrame(f"{TORCH}/nn/parallel/distributed.py", 1064, "__init__"), TRAIN), ""),
+    ((StackFrame(f"{TORCH}/nn/parallel/distributed.py", 2100, "_default_broadcast_coalesced"), TRAIN), ""),
+])  # fmt: skip
+def test_who_waits_for_its_peers_in_native_code_awaits_them(frames: tuple[StackFrame, ...], caller: str) -> None:
+    """An asynchronous collective's `wait()`, the constructor of DistributedDataParallel, its buffers."""
+    assert verdict(*[look(*frames, wait=ThreadWait(WaitKind.LOCK, caller=caller))] * 2) is ActivityKind.AWAITS_PEERS
+
+
+def test_fault_twin_the_users_model_that_hangs_within_its_data_parallel_wrapper_awaits_nobody() -> None:
+    assert verdict(*[look(TRAIN, StackFrame(f"{TORCH}/nn/parallel/distributed.py", 1661, "forward"), VALIDATE)] * 2) is ActivityKind.HUNG
+
+
+def test_twin_who_goes_from_one_collective_to_the_next_works() -> None:
+    assert verdict(look(ALL_REDUCE, TRAIN), look(ALL_REDUCE, VALIDATE)) is ActivityKind.WORKING
+
+
+def test_who_waits_for_a_signal_may_get_it_unless_it_holds_the_interpreter() -> None:
+    waits = ThreadWait(WaitKind.SIGNAL)
+    assert verdict(*[look(TRAIN, wait=waits)] * 2) is ActivityKind.STANDING
+    assert verdict(*[look(TRAIN, wait=waits, holds_interpreter=True)] * 2) is ActivityKind.HUNG
+
+
+def test_twin_whom_a_debugger_holds_is_paused_by_a_person() -> None:
+    held = look(TRAIN, state="t", tracer="gdb, process 12")
+    activity = judge([look(TRAIN), held, held], 600.0)
+    assert activity.kind is ActivityKind.TRACED
+    assert activity.doing == "is held by a debugger or a tracer, gdb, process 12, in train.py:33 step"
+
+
+def test_fault_a_hang_of_which_somebody_took_a_stack_is_still_proved() -> None:
+    assert verdict(look(TRAIN), look(TRAIN), look(TRAIN, state="t")) is ActivityKind.HUNG
+    assert verdict(look(TRAIN, state="t"), look(TRAIN, state="t"), look(TRAIN)) is ActivityKind.UNKNOWN
 
 
 @pytest.mark.parametrize(("name", "seconds", "kind"), [
