@@ -22,6 +22,7 @@ from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, K
 
 from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
 from .features.step_time import iteration_time
+from .features.waiting_rounds import WaitingRounds
 from .features.worker_positions import (
     AGE,
     COLUMNS,
@@ -31,6 +32,7 @@ from .features.worker_positions import (
     PAUSES,
     PHASE,
     RUNNING,
+    SEEN,
     STATE,
     STEP,
     STOPPED,
@@ -46,6 +48,9 @@ from .features.worker_positions import (
     row_of_ended,
     waiting_for,
 )
+
+MOVES = frozenset({"stall", "resumed", "worker.finished"})
+"""Events after which a worker is somewhere else than it was."""
 
 
 @dataclass
@@ -87,12 +92,15 @@ class Stall:
     _told: tuple[str, ...] = field(default=(), init=False, repr=False)
     """What the job.paused that is open says of those that are waited for."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _rounds: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._pauses, self._stood = PauseMemory(self.times_longest), PauseMemory(self.times_stood)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
+            if event.name in MOVES:
+                self._rounds.forget()
             yield from self._take(event)
         if frame.tick:
             self._look(frame)
@@ -140,6 +148,7 @@ class Stall:
         yield from self._claims.withdraw(event.entity, "worker.stopped", event.time, "its process was ended")
 
     def _forget(self) -> None:
+        self._rounds.forget()
         self._reports.clear()
         self._resumed.clear()
         self._finished.clear()
@@ -230,7 +239,9 @@ class Stall:
         late_names = {self._workers[index] for index in np.flatnonzero(self._missed).tolist()}
         late = np.array([name in late_names for name in workers], dtype=bool) & ~reported
         for index in np.flatnonzero(reported).tolist():
+            seen_s = table[index, SEEN]  # renewed with each look; the event tells of the first that saw it there
             table[index] = row_of(self._reports[workers[index]], frame.time)
+            table[index, SEEN] = seen_s
         finished = np.array([name in self._finished for name in workers], dtype=bool)
         for index in np.flatnonzero(finished).tolist():
             table[index] = self._finished[workers[index]]
@@ -242,6 +253,7 @@ class Stall:
 
     def _judge(self, frame: Frame) -> Iterator[Claim]:
         if not self._reports and not (frame.tick and self._may_stall()):
+            self._rounds.forget()
             if frame.tick or any(event.name == "resumed" for event in frame.events):
                 yield from self._claims.withdraw_all(frame.time, "the job moves again")
             return
@@ -294,7 +306,7 @@ class Stall:
             if (table[pausing, PHASE] == DATA).any():
                 yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
             return
-        if self._proved(at, accused):
+        if self._proved(at, accused, frame):
             yield from self._accuse(at, frame, accused, 0.95 if (table[accused, PHASE] != COMMUNICATION).all() else 0.8)
         else:
             yield from self._pause(frame, at, accused if accused.any() else suspects & ~at.waiting, 0.9)
@@ -313,16 +325,17 @@ class Stall:
             accused = elsewhere(at)
         return behind, not_awaiting_the_finished(at, accused)
 
-    def _proved(self, at: WorkerPositions, accused: Truths) -> bool:
+    def _proved(self, at: WorkerPositions, accused: Truths, frame: Frame) -> bool:
         """Whether the accused, or all where none is, have stood for as long as what they do asks for."""
         shown = accused if accused.any() else ~at.finished
-        return all(self._over(at, index, alone=bool(accused.any())) for index in np.flatnonzero(shown).tolist())
+        apart = (accused & at.waiting).any() and self._rounds.confirmed(at, accused, frame.time, tick=frame.tick)
+        return all(self._over(at, index, apart=bool(apart)) for index in np.flatnonzero(shown).tolist())
 
-    def _over(self, at: WorkerPositions, index: int, *, alone: bool) -> bool:
-        """`alone`: the others wait elsewhere. Then a worker that waits for them in another place will do so for ever."""
+    def _over(self, at: WorkerPositions, index: int, *, apart: bool) -> bool:
+        """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever."""
         age = float(np.nan_to_num(at.table[index, AGE]))
         if at.waiting[index]:
-            return alone or age >= max(self.stall.standing_s, self._several_iterations())
+            return apart or age >= max(self.stall.standing_s, self._several_iterations())
         if at.shows(ActivityKind.STANDING)[index]:
             learned = self._stood.patience(at.places.get(at.workers[index], ""))
             return age >= max(self.stall.standing_s, self._several_iterations(), min(learned, self.stall.patience_s))

@@ -29,6 +29,7 @@ NAMES = (
     "activity",
     "throttled_percent",
     "cpu_quota",
+    "activity_seen_s",
 )
 ACTIVITIES = tuple(ActivityKind)
 """The metric `activity` is an index into these."""
@@ -220,6 +221,7 @@ class WatchedWorker:
             ACTIVITIES.index(self.activity.kind) if self.activity else NOTHING,
             quota.throttled_percent,
             quota.processors,
+            monotonic - self.activity.began if self.activity else NOTHING,
         ]
 
     def _quota_use(self) -> QuotaUse:

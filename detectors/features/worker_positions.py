@@ -14,10 +14,12 @@ from eagle_eye.types import Doubles, Event, Evidence
 
 from .active_claims import float_attribute, integer_attribute
 
-COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", "activity", "marks")
-STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS = range(len(COLUMNS))
+COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", "activity", "marks", "activity_seen_s")
+STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS, SEEN = range(len(COLUMNS))
 ACTIVITIES = tuple(ActivityKind)
 """What the metric `activity` is an index into."""
+ELSEWHERE = tuple(kind for kind in ActivityKind if kind not in (ActivityKind.AWAITS_PEERS, ActivityKind.UNKNOWN))
+"""What a worker does that waits for nobody, whatever its last mark says: a script that only marks `communication` may evaluate after it."""
 COMMUNICATION, DATA, OTHER = (float(PHASES.index(name)) for name in ("communication", "data", "other"))
 PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
 STOPPED = float(ord("T"))
@@ -59,8 +61,8 @@ class WorkerPositions(NamedTuple):
 
     @property
     def waiting(self) -> Truths:
-        """Who waits for the other workers, by its last mark or by its stack; not one that was seen to hang there."""
-        marked = (self.table[:, PHASE] == COMMUNICATION) & ~self.shows(ActivityKind.HUNG)
+        """Who waits for the other workers: by its stack, or by its last mark while nobody has seen what it does."""
+        marked = (self.table[:, PHASE] == COMMUNICATION) & ~self.shows(*ELSEWHERE)
         found: Truths = (marked | self.shows(ActivityKind.AWAITS_PEERS)) & ~self.finished
         return found
 
@@ -101,21 +103,22 @@ def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
 
 
 def furthest_behind(at: WorkerPositions, behind: Truths) -> Truths:
-    """Workers in the lowest step with the fewest marks that do not wait; none if that would be all of them."""
+    """Workers in the lowest step with the fewest marks that do not wait; none if that would be all of them, or if their marks tell nothing."""
     table = at.table
     busy = behind & ~at.waiting & (table[:, RUNNING] != 0.0)
+    told = busy & (table[:, PHASE] != COMMUNICATION)
     # if all of them wait: the other workers have already left the communication in which these are
-    found: Truths = busy & (table[:, STEP_MARKS] == fewest(table, busy, STEP_MARKS)) if busy.any() else behind
+    found: Truths = told & (table[:, STEP_MARKS] == fewest(table, told, STEP_MARKS)) if busy.any() else behind
     return np.zeros_like(found) if found.all() else found
 
 
 def elsewhere(at: WorkerPositions) -> Truths:
-    """Who is not where most are: the others wait, and this one does something else or waits in another line of the script."""
+    """Who is not where most are: the others wait, and these few do something else or wait in another line of the script."""
     left = ~at.finished
     nobody: Truths = np.zeros_like(left)
     busy: Truths = left & ~at.waiting
     if busy.any():
-        return nobody if busy[left].all() else busy
+        return nobody if busy.sum() * 2 > left.sum() else busy
     places = [at.places.get(name, "") if there else "" for name, there in zip(at.workers, left, strict=True)]
     known = Counter(place for place in places if place)
     if len(known) != 2 or "" in {place for place, there in zip(places, left, strict=True) if there}:
@@ -133,13 +136,13 @@ def row_of(event: Event, now: float) -> list[float]:
     age = float_attribute(event, "age_s") + max(0.0, now - event.time)
     step, of_step, marks = (float(integer_attribute(event, name)) if known else np.nan for name in ("step", "step_marks", "marks"))
     activity = next((float(at) for at, kind in enumerate(ACTIVITIES) if kind.value == event.attributes.get("activity")), np.nan)
-    return [step, of_step, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age, activity, marks]
+    return [step, of_step, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age, activity, marks, np.nan]
 
 
 def row_of_ended(event: Event) -> list[float]:
     """A `worker.finished` event as a row of COLUMNS: it may have ended in the middle of its step."""
     step = float(integer_attribute(event, "step")) if event.attributes.get("step") else np.nan
-    return [step, -1.0, np.nan, np.nan, 0.0, np.nan, np.nan, np.nan]
+    return [step, -1.0, np.nan, np.nan, 0.0, np.nan, np.nan, np.nan, np.nan]
 
 
 def waiting_for(at: WorkerPositions, index: int) -> Iterator[Evidence]:

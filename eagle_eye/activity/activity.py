@@ -54,6 +54,8 @@ class Activity(NamedTuple):
     """For a person: what it does, and in which line of the user's code."""
     place: str = ""
     """`file:line function` of the user's innermost frame; where the others wait tells who is elsewhere."""
+    began: float = 0.0
+    """Monotonic time of the first of the looks, by the clock of whoever asks."""
 
 
 class ProcessLook(NamedTuple):

@@ -25,6 +25,8 @@ LOOK_S = 0.4
 """Between two looks: a verdict takes 1.2 s."""
 AGAIN_S, AGAIN_LONGEST_S = 1.0, 10.0
 """Pause before the next verdict on a process that works; doubled each time up to the longest."""
+ROUND_LOOKS, ROUNDS = 2, 10
+"""Who waits for its peers is looked at again at once, and shortly, so often: it is accused of waiting elsewhere only after several rounds."""
 THREADS = 8
 
 Look = Callable[[int, Clock], ProcessLook | None]
@@ -44,11 +46,13 @@ def look_at(pid: int, clock: Clock) -> ProcessLook | None:
     return ProcessLook(clock.monotonic(), state, counters, stacks, waits, tracer, _uses_gpu(pid)) if state else None
 
 
-def inspect(pid: int, patience_s: float, clock: Clock, look: Look = look_at, timers: TimerWatch | None = None) -> Activity | None:
-    """Several looks and the verdict; takes `LOOKS` - 1 times `LOOK_S`. None if the process is gone. `timers`: of the looks before."""
+def inspect(
+    pid: int, patience_s: float, clock: Clock, look: Look = look_at, timers: TimerWatch | None = None, count: int = LOOKS
+) -> Activity | None:
+    """Several looks and the verdict; takes `count` - 1 times `LOOK_S`. None if the process is gone. `timers`: of the looks before."""
     timers = timers or TimerWatch()
     looks: list[ProcessLook] = []
-    for index in range(LOOKS):
+    for index in range(count):
         if index:
             clock.sleep(LOOK_S)
         seen = look(pid, clock)
@@ -72,6 +76,8 @@ class _Case:
     """Somebody was in a hurry while it was looked at: what was seen may be from before."""
     hurried: float = -AGAIN_LONGEST_S
     timers: TimerWatch = field(default_factory=TimerWatch)
+    rounds: int = 0
+    """How many verdicts in succession said that it waits for its peers."""
 
 
 class ActivityInspector:
@@ -134,17 +140,28 @@ class ActivityInspector:
         self._threads.submit(self._inspect, case)
 
     def _inspect(self, case: _Case) -> None:
+        began = self._clock.monotonic()
         try:
-            found = inspect(case.pid, self._patience_s, self._look_clock, self._look, case.timers)
+            found = self._verdict(case)
         except Exception as error:  # noqa: BLE001 - a process may vanish at any moment; nobody waits for this thread
             log.warning("process %d could not be looked into: %s", case.pid, error)
             found = None
         with self._lock:
             again, case.again = case.again, False
-            case.busy, case.activity = False, found or case.activity
+            case.busy, case.activity = False, found._replace(began=began) if found is not None else case.activity
+            case.rounds = case.rounds + 1 if found is not None and found.kind is ActivityKind.AWAITS_PEERS else 0
+            again = again or 0 < case.rounds <= ROUNDS
             case.due = 0.0 if again else self._clock.monotonic() + case.pause_s
             if found is not None and found.kind is ActivityKind.WORKING:
                 case.pause_s = min(AGAIN_LONGEST_S, case.pause_s * 2)
+
+    def _verdict(self, case: _Case) -> Activity | None:
+        """Shortly, whether it still waits for its peers; at length if it does not."""
+        if 0 < case.rounds <= ROUNDS:
+            found = inspect(case.pid, self._patience_s, self._look_clock, self._look, case.timers, ROUND_LOOKS)
+            if found is None or found.kind is ActivityKind.AWAITS_PEERS:
+                return found
+        return inspect(case.pid, self._patience_s, self._look_clock, self._look, case.timers)
 
 
 def _state(pid: int) -> str:

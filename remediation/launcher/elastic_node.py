@@ -302,7 +302,8 @@ class ElasticNode:
             await asyncio.sleep(LOOK_S)
             living = [worker for worker in self.living if not worker.fenced]
             view = self._quiet.look(sight for worker in living if (sight := self._sight(worker)) is not None)
-            self._inspector.watch((worker.name, worker.pid) for worker in living if worker.name in (*view.suspected, *view.still))
+            suspects = {*view.suspected, *view.still, *self._quiet.overdue(view.waiting)}
+            self._inspector.watch((worker.name, worker.pid) for worker in living if worker.name in suspects)
             if living and not view.moving and self._holding is None:
                 epoch = max(worker.epoch for worker in living)
                 self._report("no_progress", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})

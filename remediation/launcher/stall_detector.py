@@ -104,6 +104,10 @@ class InactivityTimer:
             moving=len(seen) - len(waiting) - len(suspected), waited_s=min(map(self.seconds, waiting), default=0.0), step_s=fallback,
         )  # fmt: skip
 
+    def overdue(self, workers: Iterable[str]) -> list[str]:
+        """Of those that wait, who has done so for as long as makes others suspected: their mark may be out of date."""
+        return [worker for worker in workers if self.seconds(worker) > self._stall.suspect_s]
+
     def _end_pause(self, worker: str, now: float | None) -> None:
         """`now`: it moves again by itself. A new process of its name, or who was accused meanwhile, teaches nothing."""
         line = self._standing.pop(worker, "")
@@ -111,7 +115,9 @@ class InactivityTimer:
             self._stood.ended(line, now - self._last[worker][1])
 
     def _waits(self, sight: WorkerSample) -> bool:
-        held_up = sight.phase == "communication" and not (sight.stopped or sight.deaf)
+        """By its last mark, unless it was seen at work: a script may evaluate after the mark of its communication, and make none for that."""
+        works = sight.activity is not None and sight.activity.kind in (ActivityKind.WORKING, ActivityKind.TRACED)
+        held_up = sight.phase == "communication" and not (sight.stopped or sight.deaf or works)
         return held_up and self.seconds(sight.worker) >= WAITING_S
 
 

@@ -135,6 +135,10 @@ class SlowWorker:
             values["step_s"] += extra.max()
 
 
+SEEN_S = 0.6
+"""Since the looks began on which a worker's activity rests."""
+
+
 @dataclass
 class FrozenWorker:
     """One worker stops in the middle of a step; no step is completed from then on, the others wait for it."""
@@ -160,6 +164,7 @@ class FrozenWorker:
         metrics["marks"][:] = metrics["step_marks"][:] = self._marks
         metrics["activity"][:] = ACTIVITIES.index(ActivityKind.AWAITS_PEERS)
         metrics["activity"][self.worker] = ACTIVITIES.index(self.activity)
+        metrics["activity_seen_s"][:] = np.minimum(age, SEEN_S)
         for name in ("step_age_s", "progress_age_s"):
             metrics[name][:] = age
         metrics["phase"][:] = 4  # communication: where the others wait
@@ -316,6 +321,7 @@ def _workers(tick: int, count: int, step_s: float, rng: np.random.Generator) -> 
         "rss_bytes": about(2e9, 1e6),
         "step_marks": same(10 * steps),
         "activity": same(np.nan),
+        "activity_seen_s": same(np.nan),
     }
 
 

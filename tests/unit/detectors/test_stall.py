@@ -137,41 +137,11 @@ def test_twin_patience_with_one_line_is_no_patience_with_another_nor_beyond_the_
     assert "worker.stalled" in {claim.kind for claim in claims_of(limited, [same])}
 
 
-def unmarked(*places: str, activity: str = "awaits peers", age_s: float = 2.0) -> list[Event]:
-    """Stall events of workers without a ring: only what was seen of their processes is known; '' = a place that waits for nobody."""
-    return [
-        event("stall", worker(place.node, place.local_rank), NOW, epoch=1, state="S", age_s=age_s, step="", marks="", phase="",
-              activity="awaits peers" if at else activity, place=at or "train.py:99 stuck", doing="stands")
-        for place, at in zip(LAYOUT.placements, places, strict=True)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("places", "activity", "named"), [
-    (("a.py:1", "", "a.py:1", "a.py:1"), "hung", True),
-    (("a.py:1", "", "a.py:1", "a.py:1"), "working", False),
-    (("a.py:1", "", "a.py:1", "a.py:1"), "standing", False),
-    (("a.py:1", "b.py:2", "a.py:1", "a.py:1"), "", True),
-    (("a.py:1", "a.py:1", "a.py:1", "a.py:1"), "", False),
-    (("a.py:1", "b.py:2", "a.py:1", "b.py:2"), "", False),
-])  # fmt: skip
-def test_a_hang_of_a_script_that_marks_nothing_is_found_from_its_processes(places: tuple[str, ...], activity: str, named: bool) -> None:
-    claims = claims_of(Stall(), [cut_frame(NOW, *unmarked(*places, activity=activity), layout=LAYOUT)])
-    accused = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
-    assert kinds(claims) == (accused if named else [("job.paused", job().name, True)])
-
-
 def test_who_saved_checkpoints_alone_is_not_ahead_of_the_others() -> None:
     """Marks are compared within a step: those of its life would make all others stand behind it."""
     events = stalls("cfcc", activity="working", age_s=700.0)
     ahead = [msgspec.structs.replace(each, attributes={**each.attributes, "marks": "300"}) if each.entity.name != HANGS else each for each in events]
     assert kinds(run(cut_frame(NOW, *ahead, layout=LAYOUT)))[1] == ("worker.stalled", HANGS, True)
-
-
-def test_one_that_never_came_out_of_a_collective_that_the_others_left_is_the_culprit() -> None:
-    """The GIL is held while the exchange goes on in the background."""
-    claims = run(cut_frame(NOW, *stalls("cccc", behind=1), layout=LAYOUT))
-    assert kinds(claims)[1] == ("worker.stalled", "run/node-0/0", True)
-    assert claims[1].score < 0.9
 
 
 @dataclass

@@ -19,6 +19,8 @@ STALL = StallConfig(suspect_s=0.5)
 HUNG = Activity(ActivityKind.HUNG, "waits in train.py:33 step for a lock that nobody will release")
 WORKING = Activity(ActivityKind.WORKING, "works in train.py:212 validate: 3 of 4 stacks differ")
 STANDING = Activity(ActivityKind.STANDING, "stands in train.py:33 step", "train.py:33 step")
+TRACED = Activity(ActivityKind.TRACED, "is held by a debugger or a tracer, gdb, process 12, in train.py:33 step")
+AWAITS_PEERS = Activity(ActivityKind.AWAITS_PEERS, "waits for its peers in train.py:33 step", "train.py:33 step")
 NAMES = ("a", "b", "c")
 
 
@@ -35,12 +37,15 @@ class Node:
         self.steps: dict[str, float | None] = dict.fromkeys(NAMES, 0.1)
         self.deaf: set[str] = set()
         self.activity: Activity | None = HUNG
-        """What a look into any of them shows."""
+        """What a look into any of them shows ..."""
+        self.activities: dict[str, Activity | None] = {}
+        """... but into these."""
 
     def look(self) -> NodeReport:
         self.clock.advance(LOOK_S)
         return self.quiet.look(
-            WorkerSample(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name], activity=self.activity)
+            WorkerSample(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name],
+                         activity=self.activities.get(name, self.activity))
             for name in NAMES
         )
 
@@ -93,7 +98,7 @@ def test_a_pause_that_holds_nobody_up_is_no_stall() -> None:
 @pytest.mark.parametrize(("activity", "after_s"), [(HUNG, 0.5), (STANDING, 30.0), (WORKING, 600.0), (None, 600.0)])
 def test_who_is_suspected_is_accused_as_soon_as_what_it_does_proves_it(activity: Activity | None, after_s: float) -> None:
     node = Node()
-    node.phases["b"], node.activity = "forward", activity
+    node.phases["b"], node.activities = "forward", {"b": activity}
     found, after = node.until_found(700.0)
     assert set(found) == {"b"}
     assert after_s < after < after_s + 0.2
@@ -101,7 +106,7 @@ def test_who_is_suspected_is_accused_as_soon_as_what_it_does_proves_it(activity:
 
 def test_twin_who_is_suspected_is_looked_into_and_shown_and_nothing_more() -> None:
     node = Node()
-    node.phases["b"], node.activity = "forward", WORKING
+    node.phases["b"], node.activities = "forward", {"b": WORKING}
     assert not node.until_found(20.0)[0]
     view = node.look()
     assert (view.suspected, view.still, view.moving) == (("b",), {}, 0)
@@ -140,6 +145,22 @@ def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float, times:
         assert not node.verdicts.culprits("n0", node.look(), NAMES)
     assert after_s < node.clock.monotonic() - began < after_s + 0.2
     assert not node.verdicts.stuck((*NAMES, "d"), times), "nothing is known of d"
+
+
+@pytest.mark.parametrize(("activity", "met"), [(WORKING, False), (TRACED, False), (AWAITS_PEERS, True), (None, True)])
+def test_twin_who_works_after_its_mark_of_communication_waits_for_nobody(activity: Activity | None, met: bool) -> None:
+    """A script that evaluates without a mark of its own: the others are not to meet again without it, nor is anybody to blame."""
+    node = Node()
+    node.activities = {"b": activity}
+    assert not node.until_found(20.0)[0]
+    assert node.verdicts.stuck(NAMES, 0) is met
+
+
+def test_who_has_waited_for_long_is_looked_into() -> None:
+    node = Node()
+    assert node.quiet.overdue(node.look().waiting) == []
+    node.until_found(1.0)
+    assert set(node.quiet.overdue(node.look().waiting)) == set(NAMES)
 
 
 def test_nobody_meets_again_while_one_computes() -> None:

@@ -1,0 +1,126 @@
+"""Who waits in another place than the others, or seems to wait by its last mark alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from detectors.features.worker_positions import ACTIVITIES
+from detectors.stall import Stall
+from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Event, Kind
+from fakes.synthetic_events import claims_of, cut_frame, event, job, with_events, worker
+from fakes.synthetic_frames import BEGAN, Draft, job_frames, layout_of
+
+LAYOUT = layout_of(2, 2)
+NOW = BEGAN + 6.0
+RARE = "run/node-0/1"
+ACCUSED = [("job.stalled", job().name, True), ("worker.stalled", RARE, True)]
+PAUSED = [("job.paused", job().name, True)]
+APART = ("a.py:1", "b.py:2", "a.py:1", "a.py:1")
+
+
+def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
+    return [(claim.kind, claim.entity.name, claim.active) for claim in claims]
+
+
+def unmarked(*places: str, activity: str = "awaits peers", age_s: float = 2.0) -> list[Event]:
+    """Stall events of workers without a ring: only what was seen of their processes is known; '' = a place that waits for nobody."""
+    return [
+        event("stall", worker(place.node, place.local_rank), NOW, epoch=1, state="S", age_s=age_s, step="", marks="", phase="",
+              activity="awaits peers" if at else activity, place=at or "train.py:99 stuck", doing="stands")
+        for place, at in zip(LAYOUT.placements, places, strict=True)
+    ]  # fmt: skip
+
+
+def marked(*activities: str, age_s: float = 2.0, step_marks: tuple[int, ...] = (120,) * 4, places: tuple[str, ...] = APART) -> list[Event]:
+    """The same of workers whose last mark is `communication`, as far as their ring tells."""
+    return [
+        event("stall", worker(place.node, place.local_rank), NOW, epoch=1, state="S", age_s=age_s, step=12, marks=120, step_marks=marks,
+              phase="communication", activity=activity, place=at, doing="does something")
+        for place, activity, marks, at in zip(LAYOUT.placements, activities, step_marks, places, strict=True)
+    ]  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """Agents look at the workers again and again; the looks at one of them are old."""
+
+    stale: int = -1
+    begin: int = 0
+    known: bool = True
+
+    def __call__(self, draft: Draft) -> None:
+        draft.steps.clear()
+        metrics = draft.metrics[Kind.WORKER]
+        metrics["progress_age_s"][:] = draft.tick + 2
+        for name in () if self.known else ("step", "marks", "step_marks", "phase"):
+            metrics[name][:] = np.nan
+        metrics["activity"][:] = ACTIVITIES.index(ActivityKind.AWAITS_PEERS)
+        metrics["activity_seen_s"][:] = 0.6
+        if self.stale >= 0:
+            metrics["activity_seen_s"][self.stale] = draft.tick - self.begin + 1.5
+
+
+def seconds(events: list[Event], count: int, **looks: int) -> list[Frame]:
+    """What was told, in the first of so many ticks."""
+    first, *rest = job_frames(2, 2, count, np.random.default_rng(0), faults=[Seen(**looks)])
+    return [with_events(first, *events), *rest]
+
+
+@pytest.mark.parametrize(("places", "activity", "named"), [
+    (("a.py:1", "", "a.py:1", "a.py:1"), "hung", True),
+    (("a.py:1", "", "a.py:1", "a.py:1"), "working", False),
+    (("a.py:1", "", "a.py:1", "a.py:1"), "standing", False),
+    (("a.py:1", "a.py:1", "a.py:1", "a.py:1"), "", False),
+    (("a.py:1", "b.py:2", "a.py:1", "b.py:2"), "", False),
+])  # fmt: skip
+def test_a_hang_of_a_script_that_marks_nothing_is_found_from_its_processes(places: tuple[str, ...], activity: str, named: bool) -> None:
+    claims = claims_of(Stall(), [cut_frame(NOW, *unmarked(*places, activity=activity), layout=LAYOUT)])
+    assert kinds(claims) == (ACCUSED if named else PAUSED)
+
+
+def test_fault_who_waits_elsewhere_is_named_once_two_more_rounds_of_looks_have_shown_it() -> None:
+    detector = Stall()
+    frames = seconds(unmarked(*APART), 5)
+    told = [kinds(list(detector.update(frame))) for frame in frames]
+    assert told[0] == PAUSED
+    assert [("worker.stalled", RARE, True) in each for each in told] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("stale", range(4))
+def test_twin_old_news_of_one_worker_beside_fresh_news_of_the_others_accuse_nobody(stale: int) -> None:
+    """Rank 0 waits at B; the others were seen at A, and load by now."""
+    assert kinds(claims_of(Stall(), seconds(unmarked(*APART), 20, stale=stale))) == PAUSED
+
+
+def test_twin_who_moves_between_two_rounds_is_compared_anew() -> None:
+    frames = seconds(unmarked(*APART), 4)
+    frames[2] = with_events(frames[2], unmarked(*APART)[0])  # it was in another place meanwhile, and came back
+    assert kinds(claims_of(Stall(), frames)) == PAUSED
+
+
+def test_one_that_never_came_out_of_a_collective_that_the_others_left_is_named_in_time() -> None:
+    """The GIL is held while the exchange goes on in the background; the others may be there for a moment only."""
+    events = marked(*["awaits peers"] * 4, step_marks=(120, 119, 120, 120))
+    assert kinds(claims_of(Stall(), seconds(events, 2))) == PAUSED
+    claims = claims_of(Stall(), seconds(events, 3))
+    assert kinds(claims)[-1] == ("worker.stalled", RARE, True)
+    assert claims[-1].score < 0.9
+
+
+@pytest.mark.parametrize(("activity", "age_s", "named"), [
+    ("working", 590.0, False), ("working", 601.0, True), ("spinning", 590.0, False), ("traced", 590.0, False),
+    ("standing", 29.0, False), ("standing", 31.0, True), ("hung", 2.0, True),
+])  # fmt: skip
+def test_what_a_worker_does_overrides_its_last_mark(activity: str, age_s: float, named: bool) -> None:
+    """It evaluates after a mark of `communication`, and makes none for that; the others wait at a barrier. Nobody is elsewhere."""
+    claims = claims_of(Stall(), seconds(marked("awaits peers", activity, "awaits peers", "awaits peers", age_s=age_s), 4))
+    assert (("worker.stalled", RARE, True) in kinds(claims)) is named
+
+
+def test_twin_those_that_stand_in_their_communication_are_not_accused_while_most_do() -> None:
+    """Their library's way to wait is not known to us: it is not they who are elsewhere."""
+    frames = [cut_frame(NOW, *marked("standing", "awaits peers", "standing", "standing", age_s=31.0), layout=LAYOUT)]
+    assert [kind for kind, _, _ in kinds(claims_of(Stall(), frames))] == ["job.stalled"]
