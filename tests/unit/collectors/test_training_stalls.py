@@ -248,6 +248,17 @@ def test_workers_without_marks_are_told_once_none_of_them_works(
     assert [event.name for event in events_of(watch(collector, clock, 15.0))] == ["resumed"]
 
 
+def test_each_look_is_told_though_it_shows_the_same(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, processes: FakeProcesses
+) -> None:
+    """Who is accused of waiting elsewhere was seen there after the others were: the age of the looks tells."""
+    unmarked(tmp_path, clock, os.getpid(), ring=False)
+    processes.sights[os.getpid()] = lambda _: look(ALL_REDUCE, VALIDATE)
+    assert len(events_of(watch(collector, clock, 10.0))) == 1
+    ages = [reading_of(watch(collector, clock, 1.0))["r1/n1/0"]["activity_seen_s"] for _ in range(4)]
+    assert max(ages) < 2.0
+
+
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.001)"])

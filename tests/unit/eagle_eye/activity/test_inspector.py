@@ -1,8 +1,12 @@
 """Verdicts on suspected processes, renewed while they are suspected."""
 
+import itertools
+
+import pytest
+
 from eagle_eye.activity.activity import ActivityKind, ProcessLook
 from eagle_eye.clock import FakeClock
-from fakes.process_looks import TRAIN, VALIDATE, FakeProcesses, look
+from fakes.process_looks import ALL_REDUCE, TRAIN, VALIDATE, FakeProcesses, look
 
 
 def test_a_suspect_is_judged_and_what_is_known_of_it_is_forgotten_with_the_suspicion(processes: FakeProcesses, clock: FakeClock) -> None:
@@ -82,3 +86,28 @@ def test_who_was_hurried_is_looked_at_often_again_for_a_while(processes: FakePro
         inspector.watch([("a", 7)])
         clock.advance(0.1)
     assert processes.looks == seldom + 2 * 4
+
+
+def test_who_waits_for_its_peers_is_looked_at_again_at_once_and_later_seldom(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = lambda _: look(ALL_REDUCE, TRAIN)
+    inspector, began = processes.inspector(clock), list[float]()
+    for _ in range(200):
+        inspector.watch([("a", 7)])
+        found = inspector.activity("a")
+        assert found is not None
+        began += [found.began] if found.began not in began else []
+        clock.advance(0.1)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(began)]
+    assert gaps[:10] == pytest.approx([0.1] * 10), "each verdict rests on looks of its own"
+    assert min(gaps[10:]) > 0.9
+
+
+def test_a_short_look_proves_nothing_but_that_it_still_waits(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = lambda number: look(ALL_REDUCE, TRAIN) if number <= 4 else look(TRAIN)
+    inspector = processes.inspector(clock)
+    for _ in range(2):
+        inspector.watch([("a", 7)])
+    found = inspector.activity("a")
+    assert found is not None
+    assert found.kind is ActivityKind.HUNG
+    assert processes.looks == 4 + 2 + 4

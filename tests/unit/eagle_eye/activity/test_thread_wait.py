@@ -1,10 +1,16 @@
 """Lines of /proc/PID/task/TID/syscall, as Linux prints them."""
 
+import os
+import platform
+import signal
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from eagle_eye.activity.thread_wait import NEVER, RUNS, UNKNOWN, ThreadWait, WaitKind, parse
+from eagle_eye.activity.thread_wait import NEVER, RUNS, UNKNOWN, ThreadWait, WaitKind, parse, wait_of
 
 MOMENTS = {0x100: struct.pack("<qq", 30, 500_000_000), 0x200: struct.pack("<qq", 1_030, 0), 0x300: struct.pack("<qq", 1_700_000_020, 0)}
 
@@ -65,3 +71,24 @@ def test_a_timer_ends_a_wait_and_storage_has_none() -> None:
     assert not ThreadWait(WaitKind.LOCK, 5.1).ends_within(5.0)
     assert not ThreadWait(WaitKind.LOCK, NEVER).ends_within(1e9)
     assert not RUNS.ends_within(5.0)
+
+
+CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+CLONE_VFORK = 0x4000
+
+
+@pytest.mark.parametrize(("child", "kind"), [("time.sleep(100)", WaitKind.CHILD), ("os.read(0, 1)", WaitKind.CHILD), ("exec('while True: pass')", WaitKind.STORAGE)])
+def test_who_waits_for_a_child_to_start_its_program_waits_for_storage_while_that_runs(child: str, kind: WaitKind) -> None:
+    """Held in the kernel by vfork. Who waits for a pipe reads no program: nobody writes to this one."""
+    code = f"import ctypes, os, time\nprint(flush=True)\nctypes.CDLL(None).syscall({CLONE}, {CLONE_VFORK | signal.SIGCHLD}, 0, 0, 0, 0) or {child}"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "D":
+            assert process.poll() is None
+        while wait_of(process.pid, process.pid).kind is not kind:  # the child may not have come to its place
+            assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
