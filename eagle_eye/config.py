@@ -179,7 +179,18 @@ class StallConfig(Section, frozen=True, kw_only=True):
     regroup_iterations: float = 10.0
     """... and this many iterations. It costs them the step at most."""
     answer_s: float = 1.0
-    """How long an elastic worker may take to answer a fence before the others go on without waiting for it; longer while it works."""
+    """How long an elastic worker may take to answer a fence before the others go on without waiting for it ..."""
+    answer_longest_s: float = 10.0
+    """... and so long while one of its threads runs, or waits for a disk: its machine is busy, or it computes in one long call."""
+    return_s: float = 5.0
+    """How long an elastic worker that was left out may take to enter again before it is ended and replaced. One that only did not answer a
+    fence is ended when it is proved to hang, too, or when the patience for what it does is over."""
+    leave_s: float = 30.0
+    """How long an elastic worker that is not needed any more may take to end."""
+    boundary_s: float = 3.0
+    """How long elastic workers that are to leave may take to the end of their step before the others go on without them."""
+    reconnect_s: float = 1.0
+    """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 
 
 class Config(Section, frozen=True, kw_only=True):

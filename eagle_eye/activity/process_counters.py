@@ -38,13 +38,13 @@ def read_counters(pid: int) -> ProcessCounters | None:
 
 
 def runs(pid: int) -> bool:
-    """Whether one of its threads computes, or waits for a processor."""
+    """Whether one of its threads computes, waits for a processor, or for a disk."""
     for file in Path(f"/proc/{pid}/task").glob("*/stat"):
         try:
             line = file.read_text()
         except OSError:  # the thread has ended
             continue
-        if line.rpartition(")")[2].split()[0] == "R":
+        if line.rpartition(")")[2].split()[0] in ("R", "D"):
             return True
     return False
 

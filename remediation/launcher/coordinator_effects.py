@@ -60,6 +60,8 @@ class ExcludeWorker(Effect, frozen=True, kw_only=True):
     node: str
     worker: str
     reason: str
+    proved: bool = True
+    """False: it may only be at work, so its process is not ended before it is proved to hang."""
 
 
 class DismissWorker(Effect, frozen=True, kw_only=True):

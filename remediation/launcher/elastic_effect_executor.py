@@ -114,7 +114,7 @@ class ElasticEffectExecutor:
             case ForkWorkers():  # it competes with the living for the processor: they first
                 go(self._fork(effect))
             case ExcludeWorker():
-                go(quietly(effect.node, "exclude", {"worker": effect.worker, "reason": effect.reason}))
+                go(quietly(effect.node, "exclude", {"worker": effect.worker, "reason": effect.reason, "proved": effect.proved}))
             case DismissWorker():
                 go(quietly(effect.node, "dismiss", {"worker": effect.worker, "reason": effect.reason}))
             case HaltWorkers():

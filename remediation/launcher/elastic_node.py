@@ -15,15 +15,14 @@ from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
 
-from .death_watch import process_stat
 from .event_log import EventLog
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .rendezvous_store import Ask, ask_patiently
 from .stall_detector import InactivityTimer, WorkerSample
 from .vote_log import VoteLog
-from .worker_dump import dump_workers
 from .worker_environment import StoreAddress
+from .worker_expiry import WorkerExpiry, is_stopped
 from .worker_sessions import FenceResult, WorkerSessions
 from .workers import Worker, Workers
 
@@ -33,10 +32,6 @@ LOOK_S = 0.05
 """Between two looks for workers that make no progress."""
 LOOK_CLOSER_S = 0.25
 """A worker that has been quiet for as long is looked into."""
-WAKE_S = 5.0
-"""How long an excluded worker may take to enter again before it is killed and replaced."""
-GO_S = 30.0
-"""How long one that is not needed any more may take to end, before it is killed."""
 FORWARDED_REPORTS = frozenset({"broken", "joined", "resumed", "saving"})
 """Messages of workers that are handed to the coordinator as they are."""
 
@@ -58,23 +53,24 @@ class ElasticNode:
         self._clock = clock
         self._report = report
         self._ask_store = ask_store
-        self.sessions = WorkerSessions(settings.elastic_socket, self._is_ours, self._heard, self._runs, settings.stall.answer_s)
+        self.sessions = WorkerSessions(settings.elastic_socket, self._is_ours, self._heard, self._runs, settings.stall.answer_s, settings.stall.answer_longest_s)
         self.broken: Callable[[], None] = lambda: None
         """Called when a worker's connections broke."""
         self._join_requests: dict[str, Body] = {}
-        self._expiring: dict[str, asyncio.Task[None]] = {}
         self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._quiet = InactivityTimer(clock, LOOK_S, settings.stall)
         self._inspector = ActivityInspector(settings.stall.patience_s, clock)
+        self._expiry = WorkerExpiry(settings.stall, clock, settings.logs, self._inspector.activity, self._end_expired)
         self._told: dict[str, int | None] = {}
         """Worker → its marks when it was last given an epoch's orders."""
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *self._expiring.values(), *([self._holding] if self._holding else [])]
+        tasks = [*self._tasks, *([self._holding] if self._holding else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._expiry.close()
         self._inspector.close()
         await self.sessions.stop()
 
@@ -162,8 +158,8 @@ class ElasticNode:
     def _see_off(self, worker: Worker) -> None:
         """It was asked to end: its end is no event."""
         worker.expected = True
-        if worker.running and worker.name not in self._expiring:
-            self._expiring[worker.name] = asyncio.create_task(self._expire(worker, GO_S))
+        if worker.running:
+            self._expiry.after_leave(worker)
 
     async def _fork(self, arguments: Body) -> Body:
         layout, store = msgspec.convert(arguments["layout"], Layout), msgspec.convert(arguments["store"], StoreAddress)
@@ -183,16 +179,10 @@ class ElasticNode:
         self.sessions.tell(name, "fenced", reason=reason)
         attributes = {"reason": reason, "epoch": str(worker.epoch), "step": self._workers.step(worker), "pid": str(worker.pid)}
         self._event_log.of_worker("worker.excluded", name, f"worker {name} is excluded: {reason}", attributes)
-        self._expiring[name] = asyncio.create_task(self._expire(worker, WAKE_S))
+        self._expiry.after_exclusion(worker, proved=bool(arguments["proved"]))
         return {}
 
-    async def _expire(self, worker: Worker, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        dump = await dump_workers([worker])
-        file = self._settings.logs / f"{worker.place.local_rank}-excluded-{worker.epoch}.json"
-        await asyncio.to_thread(file.write_bytes, msgspec.json.encode(dump))
-        log.warning("worker %s does not %s: its stack is in %s, and it is killed", worker.name, "end" if worker.expected else "come back", file)
-        self._expiring.pop(worker.name, None)
+    def _end_expired(self, worker: Worker) -> None:
         self._workers.kill(worker)
         self._report("death", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
 
@@ -273,9 +263,7 @@ class ElasticNode:
             return
         worker.elastic, worker.fenced = True, False
         self._workers.quicken()
-        waiting = self._expiring.pop(name, None)
-        if waiting is not None:
-            waiting.cancel()
+        self._expiry.call_off(name)
         join_request = self._join_requests[name] = {
             "worker": name, "node": self._settings.node, "slot": worker.place.local_rank, "pid": worker.pid,
             "micro_batches": int(message.get("micro_batches", 1)), "layers": [int(size) for size in message.get("layers", ())],
@@ -290,9 +278,7 @@ class ElasticNode:
         """Its process is gone, for whatever reason."""
         self._join_requests.pop(worker.name, None)
         self.sessions.lost(worker.name)
-        waiting = self._expiring.pop(worker.name, None)
-        if waiting is not None:
-            waiting.cancel()
+        self._expiry.call_off(worker.name)
 
     # --- stalls -------------------------------------------------------------------------------------------------------
 
@@ -303,7 +289,8 @@ class ElasticNode:
             living = [worker for worker in self.living if not worker.fenced]
             view = self._quiet.look(sight for worker in living if (sight := self._sight(worker)) is not None)
             suspects = {*view.suspected, *view.still, *self._quiet.overdue(view.waiting)}
-            self._inspector.watch((worker.name, worker.pid) for worker in living if worker.name in suspects)
+            left_out = [worker for worker in self._workers.all if worker.fenced and worker.running]
+            self._inspector.watch((worker.name, worker.pid) for worker in (*living, *left_out) if worker.fenced or worker.name in suspects)
             if living and not view.moving and self._holding is None:
                 epoch = max(worker.epoch for worker in living)
                 self._report("no_progress", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
@@ -314,10 +301,8 @@ class ElasticNode:
             return None
         if self._quiet.seconds(worker.name) < LOOK_CLOSER_S:
             return WorkerSample(worker=worker.name, marks=now.marks, phase=now.phase)
-        seen = process_stat(worker.pid)
-        stopped = seen is not None and seen.state == "T"  # t: somebody looks into it
         return WorkerSample(
-            worker=worker.name, marks=now.marks, phase=now.phase, stopped=stopped,
+            worker=worker.name, marks=now.marks, phase=now.phase, stopped=is_stopped(worker),
             deaf=self._told.get(worker.name) == now.marks, step_s=self._workers.step_s(worker),
             activity=self._inspector.activity(worker.name),
         )  # fmt: skip

@@ -170,13 +170,13 @@ class ElasticPolicy:
         for node in [node for node in membership.members if not membership.is_connected(node)]:
             self.registry.drop(node)
 
-    def exclude(self, worker: str, reason: str) -> list[Effect]:
-        """A living worker is no part of the job until it enters again."""
+    def exclude(self, worker: str, reason: str, *, proved: bool = True) -> list[Effect]:
+        """A living worker is no part of the job until it enters again. `proved`: that it hangs, or its end was ordered."""
         suspended = self.registry.suspend(worker)
         self.state_holders.lost(worker)
         self.serving.pop(worker, None)
         self.lost.add(worker)
-        return [ExcludeWorker(node=suspended.node, worker=worker, reason=reason)]
+        return [ExcludeWorker(node=suspended.node, worker=worker, reason=reason, proved=proved)]
 
     def plan_for_loss(self, worker: str, epoch: int) -> str:
         """Id of the precomputed plan for the loss of this worker; '' if there is none."""

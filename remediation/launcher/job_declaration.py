@@ -54,7 +54,7 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Between two requests for the leader's grant."""
     lease_s: float = 2.0
     """How long an elastic job without a majority waits for one before it stops."""
-    broken_s: float = 1.0
+    reconnect_s: float = 1.0
     """How long a group whose connections broke waits for somebody to be found dead, before it is formed anew."""
     boundary_s: float = 3.0
     """How long workers that are to leave may take to the end of their step, before the others go on without them."""

@@ -15,14 +15,12 @@ from .inbox import same_user
 
 log = logging.getLogger(__name__)
 
-LONGEST_ANSWERS = 10
-"""A process that runs has this many times the usual time to answer: its machine is busy, or it computes in one long call."""
 LOOK_S = 0.05
 
 Admit = Callable[[str, int], Awaitable[bool]]
 """Whether the process of that pid is the worker of that name. Waits while that is not known: a worker may speak before its zygote has reported its pid."""
 Runs = Callable[[str], bool]
-"""Whether the worker of that name has a thread that computes or waits for a processor."""
+"""Whether the worker of that name has a thread that computes, or waits for a processor or a disk."""
 Hear = Callable[[str, messages.Message], None]
 """Takes what a worker has said, but for its holdings."""
 
@@ -63,11 +61,11 @@ class _FenceRound:
 class WorkerSessions:
     """Who speaks is asked for its pid once, and then believed: the socket is the user's own."""
 
-    def __init__(self, path: Path, admit: Admit, hear: Hear, runs: Runs, answer_s: float) -> None:
-        """`answer_s`: one that does not answer a hard fence within it, and does not run, is silent."""
+    def __init__(self, path: Path, admit: Admit, hear: Hear, runs: Runs, answer_s: float, answer_longest_s: float) -> None:
+        """`answer_s`: one that does not answer a hard fence within it, and does not run, is silent; one that runs after `answer_longest_s`."""
         self._path = path
         self._runs = runs
-        self._answer_s = answer_s
+        self._answer_s, self._answer_longest_s = answer_s, answer_longest_s
         self._admit = admit
         self._hear = hear
         self._server: asyncio.Server | None = None
@@ -127,9 +125,9 @@ class WorkerSessions:
         return FenceResult(holdings=fence.holdings, silent=silent) if fence is self._round else None
 
     async def _silent(self, fence: _FenceRound) -> tuple[str, ...]:
-        """Who has not answered in time although it stands still; who runs is waited for, several times as long."""
+        """Who has not answered in time although it stands still; who runs is waited for longer."""
         ran = set(fence.missing & fence.hard)
-        for _ in range(round((LONGEST_ANSWERS - 1) * self._answer_s / LOOK_S)):
+        for _ in range(round((self._answer_longest_s - self._answer_s) / LOOK_S)):
             ran = {worker for worker in ran & fence.missing & fence.hard if self._runs(worker)}
             if not ran or fence is not self._round:
                 break

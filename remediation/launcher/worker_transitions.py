@@ -117,7 +117,7 @@ def collect_state(state: CoordinatorState, fact: StateHeld) -> Effects:
     silent = [worker for worker in fact.silent if worker in state.forming.workers and worker in state.elastic.registry.entered]
     if not silent:
         return validate_if_agreed(state)
-    excluded = [effect for worker in silent for effect in state.elastic.exclude(worker, "it did not answer a fence")]
+    excluded = [effect for worker in silent for effect in state.elastic.exclude(worker, "it did not answer a fence", proved=False)]
     return excluded + begin(state, replace(state.request, soft=False))
 
 
@@ -274,7 +274,7 @@ def connections_broke(state: CoordinatorState, fact: ConnectionsBroke) -> Effect
         return []
     if state.suspects:
         return heal(state, EpochRequest(reason="node lost"))
-    state.timers.arm_once(state.declaration.broken_s, ReconnectTimeout)
+    state.timers.arm_once(state.declaration.reconnect_s, ReconnectTimeout)
     return []
 
 

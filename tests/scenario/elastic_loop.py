@@ -3,9 +3,11 @@
     python elastic_loop.py UNTIL FOLDER
 
 What it commits it appends to FOLDER/<worker>.jsonl. A file FOLDER/hang-<worker> makes its main thread stand still in a
-micro-batch, FOLDER/wedge-<worker> within a collective. Whoever computes micro-batch 0 of the step in FOLDER/poison raises.
+micro-batch, FOLDER/wedge-<worker> within a collective; FOLDER/wait-<worker> has it wait in one call of C for 3 s, in which no other thread of
+it runs. Whoever computes micro-batch 0 of the step in FOLDER/poison raises.
 """
 
+import ctypes
 import json
 import os
 import socket
@@ -163,6 +165,8 @@ class Worker:
         for number in [number for number in mine if number not in self.done]:
             self.monitor.mark("forward")
             self.stand_still("hang")
+            if self.ordered("wait"):
+                ctypes.PyDLL(None).usleep(3_000_000)
             self.taste(number)
             threading.Event().wait(COMPUTE_S)
             self.session.check(self.epoch)
@@ -175,10 +179,15 @@ class Worker:
             raise ValueError("negative length")
 
     def stand_still(self, what: str) -> None:
-        order = self.folder / f"{what}-{self.name.replace('/', '_')}"
-        if order.exists():
-            order.unlink()  # for this process alone, not for the one that takes its place
+        if self.ordered(what):
             threading.Event().wait()
+
+    def ordered(self, what: str) -> bool:
+        """For this process alone, not for the one that takes its place."""
+        order = self.folder / f"{what}-{self.name.replace('/', '_')}"
+        there = order.exists()
+        order.unlink(missing_ok=True)
+        return there
 
     def commit(self, group: Group) -> int:
         self.monitor.mark("communication")

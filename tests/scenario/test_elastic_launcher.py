@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from eagle_eye.config import StallConfig
 from eagle_eye.errors import TemporaryError
 from eagle_eye.types import Event
 from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, wait_until
@@ -148,6 +149,24 @@ def test_a_worker_that_hangs_for_good_is_replaced_by_a_new_one(cluster: ElasticC
     cluster.trains(3, first)
     stacks = list((cluster.directory / "state" / "logs" / cluster.run / "n0").glob("1-excluded-*.json"))
     assert "elastic_loop.py" in stacks[0].read_text(), "what it did is kept"
+
+
+def test_twin_one_that_only_cannot_answer_a_fence_is_left_out_and_not_ended(cluster: ElasticCluster) -> None:
+    """It waits in one call of C, far longer than it may take to answer and to come back."""
+    cluster.launch(0, nnodes=(1, 1), stall=StallConfig(answer_s=0.2, answer_longest_s=0.4, return_s=0.2))
+    first, name = cluster.worker(0, 0), cluster.worker(0, 1)
+    cluster.trains(3, first)
+    busy, killed = cluster.pid(0, 1), cluster.pid(0, 2)
+    order = cluster.commits / f"wait-{name.replace('/', '_')}"
+    order.touch()
+    wait_until("its call", lambda: not order.exists())
+    os.kill(killed, signal.SIGKILL)
+    assert wait_until("its exclusion", lambda: cluster.events("worker.excluded"))[0].entity.name == name
+    epoch = cluster.layouts()[-1].epoch
+    wait_until("its return", lambda: cluster.newest(name)["epoch"] > epoch)
+    cluster.trains(3, first)
+    assert cluster.pid(0, 1) == busy, "it came back by itself"
+    assert [event.attributes["pid"] for event in cluster.events("exit")] == [str(killed)]
 
 
 def test_one_that_hangs_where_all_others_wait_is_found_by_meeting_again(cluster: ElasticCluster) -> None:

@@ -57,7 +57,7 @@ class Stage:
         self.asked_whether_it_runs = asyncio.Event()
         self.forked = asyncio.Event()
         self.forked.set()
-        self.sessions = WorkerSessions(self.path, self.admit, lambda *said: self.heard.put_nowait(said), self.runs, answer_s)
+        self.sessions = WorkerSessions(self.path, self.admit, lambda *said: self.heard.put_nowait(said), self.runs, answer_s, 10 * answer_s)
 
     def runs(self, name: str) -> bool:
         self.asked_whether_it_runs.set()
