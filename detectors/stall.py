@@ -334,7 +334,7 @@ class Stall:
     def _over(self, at: WorkerPositions, index: int, *, apart: bool) -> bool:
         """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever."""
         age = float(np.nan_to_num(at.table[index, AGE]))
-        if at.waiting[index]:
+        if at.waiting[index] and not at.shows(ActivityKind.AWAITS_GPU)[index]:  # the GPU may compute
             return apart or age >= max(self.stall.standing_s, self._several_iterations())
         if at.shows(ActivityKind.STANDING)[index]:
             learned = self._stood.patience(at.places.get(at.workers[index], ""))

@@ -18,8 +18,9 @@ COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", 
 STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS, SEEN = range(len(COLUMNS))
 ACTIVITIES = tuple(ActivityKind)
 """What the metric `activity` is an index into."""
-ELSEWHERE = tuple(kind for kind in ActivityKind if kind not in (ActivityKind.AWAITS_PEERS, ActivityKind.UNKNOWN))
-"""What a worker does that waits for nobody, whatever its last mark says: a script that only marks `communication` may evaluate after it."""
+ELSEWHERE = tuple(kind for kind in ActivityKind if kind not in (ActivityKind.AWAITS_PEERS, ActivityKind.AWAITS_GPU, ActivityKind.UNKNOWN))
+"""What a worker does that waits for nobody, whatever its last mark says: a script that only marks `communication` may evaluate after it.
+Who waits for its GPU may wait there for a collective of NCCL: of that the mark tells."""
 COMMUNICATION, DATA, OTHER = (float(PHASES.index(name)) for name in ("communication", "data", "other"))
 PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
 STOPPED = float(ord("T"))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .native_caller import INTERPRETER
 from .process_counters import ProcessCounters
-from .stacks import PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
+from .stacks import GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
 from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
@@ -44,6 +44,8 @@ class ActivityKind(Enum):
     """Its stacks could not be read."""
     TRACED = "traced"
     """A debugger or a tracer holds it (state t): a person does."""
+    AWAITS_GPU = "awaits gpu"
+    """It computes in one place, or waits there for its GPU, which may compute, or wait for the peers within a collective."""
 
 
 class Activity(NamedTuple):
@@ -101,6 +103,8 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
         return Activity(ActivityKind.WORKING, f"works {where}: {motion}", at)
     if _busy(looks) and not any(look.waits[0].kind is WaitKind.NONE or look.state == "R" for look in looks):
         return Activity(ActivityKind.WORKING, f"waits {where} while threads or processes of its own compute", at)
+    if _busy(looks) and last.uses_gpu:
+        return Activity(ActivityKind.AWAITS_GPU, f"computes {where}, or waits for its GPU, the same place in {len(looks)} of {len(looks)} looks", at)
     if _busy(looks):
         return Activity(ActivityKind.SPINNING, f"computes {where}, the same place in {len(looks)} of {len(looks)} looks", at)
     return _still(last, patience_s, in_vain, where, at)
@@ -163,6 +167,8 @@ def _still(look: ProcessLook, patience_s: float, in_vain: Collection[int], where
         return Activity(ActivityKind.HUNG, f"hangs in the kernel (state {look.state}) {where}: its child starts no program", at)
     if wait.kind is WaitKind.SIGNAL and look.stacks[0].holds_interpreter:
         return Activity(ActivityKind.HUNG, f"waits {where} for a signal, holding the interpreter's lock", at)
+    if wait.kind is WaitKind.LOCK and wait.caller.startswith(GPU_LIBRARIES):
+        return Activity(ActivityKind.AWAITS_GPU, f"waits for its GPU {where}", at)
     if wait.kind is WaitKind.LOCK and (found := _locked(look, patience_s, in_vain, where, at)) is not None:
         return found
     return Activity(ActivityKind.STANDING, f"stands {where}: no processor time, no files, no memory, the same stack each time", at)

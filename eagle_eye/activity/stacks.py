@@ -21,6 +21,8 @@ PEERS_INNERMOST = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 """Files that wait for them in native code; further out on the stack they only surround the user's model."""
 PEER_LIBRARIES = ("libtorch", "libc10", "libgloo", "libnccl", "libmpi", "libucc", "libucp")
 """Native code that waits for other ranks, such as `Work.wait()` of an asynchronous collective. What torch computes itself shows in the processor time."""
+GPU_LIBRARIES = ("libcuda", "libamdhip", "libhsa-runtime")
+"""Native code that waits for a GPU: the CUDA driver and runtime, and AMD's."""
 BACKWARD = "_engine_run_backward"
 """Where torch's backward pass waits for the gradients of the other ranks (DistributedDataParallel reduces them in it)."""
 OURS, DRILLS = "/eagle_eye/", ("/fault_drills.py", "/fault_injection.py")

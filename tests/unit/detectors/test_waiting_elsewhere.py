@@ -120,6 +120,20 @@ def test_what_a_worker_does_overrides_its_last_mark(activity: str, age_s: float,
     assert (("worker.stalled", RARE, True) in kinds(claims)) is named
 
 
+def test_who_waits_for_its_gpu_waits_for_its_peers_if_its_last_mark_says_so() -> None:
+    """NCCL's collectives run on the GPU: the innocents wait for it in `tensor.item()`, and one that hangs is elsewhere."""
+    claims = claims_of(Stall(), seconds(marked("awaits gpu", "hung", "awaits gpu", "awaits gpu"), 4))
+    assert ("worker.stalled", RARE, True) in kinds(claims)
+
+
+@pytest.mark.parametrize("age_s", [2.0, 590.0])
+@pytest.mark.parametrize("places", [APART, ("a.py:1",) * 4])
+def test_twin_a_gpu_that_computes_is_waited_for_as_long_as_a_worker_that_does(age_s: float, places: tuple[str, ...]) -> None:
+    """One evaluates on its GPU, or all do, after a mark of `communication`."""
+    events = marked("awaits gpu", "awaits gpu", "awaits gpu", "awaits gpu", age_s=age_s, places=places)
+    assert kinds(claims_of(Stall(), seconds(events, 4))) == PAUSED
+
+
 def test_twin_those_that_stand_in_their_communication_are_not_accused_while_most_do() -> None:
     """Their library's way to wait is not known to us: it is not they who are elsewhere."""
     frames = [cut_frame(NOW, *marked("standing", "awaits peers", "standing", "standing", age_s=31.0), layout=LAYOUT)]

@@ -65,6 +65,15 @@ def test_a_long_computation_and_an_endless_loop_look_alike() -> None:
     assert "computes in train.py:33 step" in activity.doing
 
 
+def test_twin_who_has_a_gpu_may_wait_for_it() -> None:
+    """`tensor.item()` computes while it waits for the GPU, and the GPU may wait for the peers."""
+    activity = judge([look(TRAIN, wait=RUNS, state="R", uses_gpu=True), look(TRAIN, wait=RUNS, state="R", uses_gpu=True, time=1.2, cpu_s=1.1)], 600.0)
+    assert activity.kind is ActivityKind.AWAITS_GPU
+    assert "computes in train.py:33 step, or waits for its GPU" in activity.doing
+    blocked = look(TRAIN, wait=ThreadWait(WaitKind.LOCK, caller="libcuda.so.580.65.06"), uses_gpu=True)
+    assert verdict(blocked, blocked) is ActivityKind.AWAITS_GPU
+
+
 @pytest.mark.parametrize("waits", [look(ALL_REDUCE, TRAIN), look(StackFrame("/usr/lib/python3/site-packages/torch/autograd/graph.py", 1, BACKWARD), TRAIN), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=1.0)])
 def test_who_is_in_a_collective_waits_for_its_peers_whether_it_sleeps_or_polls(waits: ProcessLook) -> None:
     activity = judge([look(*waits.stacks[0].frames), waits], 600.0)
