@@ -6,18 +6,20 @@ for stalls, which is cheap; once a second it also returns the current metrics an
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from eagle_eye.activity.activity import Activity
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import StallConfig
 from eagle_eye.errors import RingError
 from eagle_eye.step_assembly import LOGGED_NAN
+from eagle_eye.training import flight_recorder
 from eagle_eye.training.ring_buffer import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
@@ -128,7 +130,10 @@ class TrainingCollector:
         A worker without a ring shows nothing of its steps: it is looked into all the time, seldom while it works.
         """
         watched = {each.worker.life: each for each in self._workers.values() if each.alive and (each.progress.stalled or each.unmarked)}
-        self._inspector.watch((life, each.process.pid) for life, each in watched.items() if each.process is not None)
+        recorders: dict[Hashable, str] = {
+            life: flight_recorder.path_beside(each.worker.socket) for life, each in watched.items() if each.worker.socket
+        }
+        self._inspector.watch(((life, each.process.pid) for life, each in watched.items() if each.process is not None), recorders)
         for life, each in watched.items():
             if each.fell_silent:
                 self._inspector.hurry(life)
@@ -167,6 +172,7 @@ class TrainingCollector:
             activity=activity.kind.value if activity else "",
             doing=activity.doing if activity else "",
             place=activity.place if activity else "",
+            **_collective(activity),
         )
 
     def _stopped_to_its_end(self, watched: WatchedWorker, wall: float) -> Event:
@@ -293,3 +299,12 @@ def _aligned(epoch: int, steps_of: dict[str, list[StepRecord]], names: tuple[str
         ends=ends,
         values=values,
     )
+
+
+def _collective(activity: Activity | None) -> dict[str, object]:
+    last = activity.collective if activity is not None else None
+    if last is None:
+        return {}
+    return {
+        "collective": last.operation, "collective_group": last.group, "collective_number": last.number, "collective_pending": int(last.pending),
+    }  # fmt: skip

@@ -21,6 +21,7 @@ from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
+from .features.collective_ranks import collectives_of, not_entered
 from .features.step_time import iteration_time
 from .features.waiting_rounds import WaitingRounds
 from .features.worker_positions import (
@@ -398,7 +399,8 @@ class Stall:
             status="task hang",
         )
         others = waiting_for(at, index)
-        claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *others))
+        entered = not_entered(entity.name, at.workers, collectives_of(self._reports))
+        claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *entered, *others))
         yield from self._claims.report(claim, revise=False)
 
     def _job(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from .last_collective import LastCollective
 from .native_caller import INTERPRETER
 from .process_counters import ProcessCounters
 from .stacks import GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
@@ -58,6 +59,8 @@ class Activity(NamedTuple):
     """`file:line function` of the user's innermost frame; where the others wait tells who is elsewhere."""
     began: float = 0.0
     """Monotonic time of the first of the looks, by the clock of whoever asks."""
+    collective: LastCollective | None = None
+    """Where its torch records them."""
 
 
 class ProcessLook(NamedTuple):

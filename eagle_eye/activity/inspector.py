@@ -4,14 +4,16 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from eagle_eye.clock import Clock
 
 from .activity import TRACED, Activity, ActivityKind, ProcessLook, judge
+from .last_collective import LastCollective, last_collective
 from .native_caller import CodeMap
 from .process_counters import read_counters
 from .stacks import stacks_of
@@ -30,6 +32,7 @@ ROUND_LOOKS, ROUNDS = 2, 10
 THREADS = 8
 
 Look = Callable[[int, Clock], ProcessLook | None]
+CollectiveOf = Callable[[str], LastCollective | None]
 """Process → what is to be seen of it now, None if it is gone."""
 
 
@@ -68,6 +71,7 @@ def inspect(
 @dataclass(slots=True)
 class _Case:
     pid: int
+    recorder: str = ""
     activity: Activity | None = None
     due: float = 0.0
     pause_s: float = AGAIN_S
@@ -84,9 +88,11 @@ class ActivityInspector:
     """Verdicts on the processes that are watched, renewed for as long as they are. Thread-safe."""
 
     def __init__(
-        self, patience_s: float, clock: Clock, look: Look = look_at, threads: Executor | None = None, look_clock: Clock | None = None
-    ) -> None:
+        self, patience_s: float, clock: Clock, look: Look = look_at, threads: Executor | None = None, look_clock: Clock | None = None,
+        collective: CollectiveOf = last_collective,
+    ) -> None:  # fmt: skip
         """`threads`: where the looks are taken, by default in threads of its own; `look_clock`: by which they wait between two."""
+        self._collective = collective
         self._look_clock = look_clock or clock
         self._patience_s = patience_s
         self._clock = clock
@@ -96,14 +102,17 @@ class ActivityInspector:
         self._threads = threads
         self._closed = False
 
-    def watch(self, wanted: Iterable[tuple[Hashable, int]]) -> None:
-        """(key, pid) of all processes that are suspected now; what is known of others is forgotten. Call it often."""
+    def watch(self, wanted: Iterable[tuple[Hashable, int]], recorders: Mapping[Hashable, str] = MappingProxyType({})) -> None:
+        """(key, pid) of all processes that are suspected now; what is known of others is forgotten. Call it often.
+
+        `recorders`: key → path of the flight recorder, of those that may have one.
+        """
         pids = dict(wanted)
         now = self._clock.monotonic()
         with self._lock:
             self._cases = {key: case for key, case in self._cases.items() if pids.get(key) == case.pid}
             for key, pid in pids.items():
-                self._cases.setdefault(key, _Case(pid))
+                self._cases.setdefault(key, _Case(pid, recorders.get(key, "")))
             due = [] if self._closed else [case for case in self._cases.values() if not case.busy and now >= case.due]
         for case in due:
             self._begin(case)
@@ -143,12 +152,13 @@ class ActivityInspector:
         began = self._clock.monotonic()
         try:
             found = self._verdict(case)
+            collective = self._collective(case.recorder) if found is not None and case.recorder else None
         except Exception as error:  # noqa: BLE001 - a process may vanish at any moment; nobody waits for this thread
             log.warning("process %d could not be looked into: %s", case.pid, error)
-            found = None
+            found, collective = None, None
         with self._lock:
             again, case.again = case.again, False
-            case.busy, case.activity = False, found._replace(began=began) if found is not None else case.activity
+            case.busy, case.activity = False, found._replace(began=began, collective=collective) if found is not None else case.activity
             case.rounds = case.rounds + 1 if found is not None and found.kind is ActivityKind.AWAITS_PEERS else 0
             again = again or 0 < case.rounds <= ROUNDS
             case.due = 0.0 if again else self._clock.monotonic() + case.pause_s

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -138,3 +139,16 @@ def test_twin_those_that_stand_in_their_communication_are_not_accused_while_most
     """Their library's way to wait is not known to us: it is not they who are elsewhere."""
     frames = [cut_frame(NOW, *marked("standing", "awaits peers", "standing", "standing", age_s=31.0), layout=LAYOUT)]
     assert [kind for kind, _, _ in kinds(claims_of(Stall(), frames))] == ["job.stalled"]
+
+
+def test_the_collective_that_the_others_have_entered_is_told() -> None:
+    events = marked("awaits peers", "hung", "awaits peers", "awaits peers")
+    last = [(124, 1), (123, 0), (124, 1), (124, 1)]
+    told = [
+        msgspec.structs.replace(each, attributes=each.attributes | {"collective": "all_reduce", "collective_group": "0 default_pg", "collective_number": str(number), "collective_pending": str(pending)})
+        for each, (number, pending) in zip(events, last, strict=True)
+    ]  # fmt: skip
+    claims = [claim for claim in claims_of(Stall(), seconds(told, 2)) if claim.kind == "worker.stalled"]
+    assert f"3 others have entered all_reduce 124 of group 0 default_pg; worker {RARE} has not: its last is all_reduce 123" in [each.text for each in claims[0].evidence]
+    twin = [claim for claim in claims_of(Stall(), seconds(events, 2)) if claim.kind == "worker.stalled"]
+    assert not [each for each in twin[0].evidence if each.metric == "collective"], "nothing was recorded"

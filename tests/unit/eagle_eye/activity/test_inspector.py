@@ -5,8 +5,10 @@ import itertools
 import pytest
 
 from eagle_eye.activity.activity import ActivityKind, ProcessLook
+from eagle_eye.activity.inspector import ActivityInspector
+from eagle_eye.activity.last_collective import LastCollective
 from eagle_eye.clock import FakeClock
-from fakes.process_looks import ALL_REDUCE, TRAIN, VALIDATE, FakeProcesses, look
+from fakes.process_looks import ALL_REDUCE, TRAIN, VALIDATE, FakeProcesses, Inline, look
 
 
 def test_a_suspect_is_judged_and_what_is_known_of_it_is_forgotten_with_the_suspicion(processes: FakeProcesses, clock: FakeClock) -> None:
@@ -111,3 +113,12 @@ def test_a_short_look_proves_nothing_but_that_it_still_waits(processes: FakeProc
     assert found is not None
     assert found.kind is ActivityKind.HUNG
     assert processes.looks == 4 + 2 + 4
+
+
+def test_a_suspect_is_asked_for_its_collective(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = processes.sights[8] = lambda _: look(ALL_REDUCE, TRAIN)
+    waits = LastCollective("0 default_pg", 124, "all_reduce", pending=True)
+    inspector = ActivityInspector(600.0, clock, processes.look, Inline(), FakeClock(), {"/run/a.fr": waits}.get)
+    inspector.watch([("a", 7), ("b", 8)], {"a": "/run/a.fr"})
+    found = [inspector.activity(key) for key in "ab"]
+    assert [each.collective for each in found if each is not None] == [waits, None]

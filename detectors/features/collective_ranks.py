@@ -1,0 +1,35 @@
+"""Which ranks have entered a collective that others wait in, by torch's flight recorder: what a person looks for first in a hang."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from eagle_eye.activity.last_collective import LastCollective
+from eagle_eye.types import Event, Evidence
+
+from .active_claims import integer_attribute
+
+
+def collectives_of(reports: Mapping[str, Event]) -> dict[str, LastCollective]:
+    """Worker → its last collective, of those whose `stall` event tells one."""
+    return {worker: found for worker, event in reports.items() if (found := _of_event(event)) is not None}
+
+
+def _of_event(event: Event) -> LastCollective | None:
+    operation, group = event.attributes.get("collective", ""), event.attributes.get("collective_group", "")
+    if not operation:
+        return None
+    return LastCollective(group, integer_attribute(event, "collective_number"), operation, event.attributes.get("collective_pending") == "1")
+
+
+def not_entered(accused: str, others: Iterable[str], last: Mapping[str, LastCollective]) -> Iterator[Evidence]:
+    """Evidence: how many of the others are in a collective of the accused one's group that it has not come to."""
+    own = last.get(accused)
+    if own is None:
+        return
+    waits = [found for worker in others if (found := last.get(worker)) is not None and found.group == own.group and found.pending]
+    ahead = [found for found in waits if found.number > own.number]
+    if not ahead:
+        return
+    first = min(ahead, key=lambda found: found.number)
+    count = sum(found.number == first.number for found in ahead)
+    text = f"{count} others have entered {first}; worker {accused} has not: its last is {own.operation} {own.number}"
+    yield Evidence(text=text, metric="collective", value=float(own.number), threshold=float(first.number))

@@ -1,0 +1,48 @@
+"""The collective that a worker is in, by torch's flight recorder: it answers even while the main thread hangs with the interpreter's lock held."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from eagle_eye.training import flight_recorder
+
+ANSWER_S = 0.3
+"""A process that is stopped never answers."""
+
+
+class LastCollective(NamedTuple):
+    """The oldest collective of a rank that is not over, else its newest."""
+
+    group: str
+    """Number and description of the process group, such as `0 default_pg`: the same on all of its ranks."""
+    number: int
+    """Within the group, from 1: the ranks of a group count alike."""
+    operation: str
+    """Such as `all_reduce`."""
+    pending: bool
+    """It has been begun and is not over."""
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.number} of group {self.group}"
+
+
+def last_collective(recorder: str) -> LastCollective | None:
+    """Ask the recorder at that path; None where there is none, or nothing is recorded, as of an elastic worker's own exchange."""
+    record = flight_recorder.dump(recorder, ANSWER_S)
+    return of_record(record) if record is not None else None
+
+
+def of_record(record: Mapping[str, Any]) -> LastCollective | None:
+    """From torch's JSON (dump version 2.10)."""
+    entries = [entry for entry in record.get("entries", ()) if isinstance(entry, dict) and not entry.get("is_p2p")]
+    try:
+        found = [_of_entry(entry) for entry in entries]
+    except (KeyError, TypeError, ValueError):  # another version of torch
+        return None
+    return next((each for each in found if each.pending), found[-1] if found else None)
+
+
+def _of_entry(entry: Mapping[str, Any]) -> LastCollective:
+    group = " ".join(str(part) for part in entry["process_group"])
+    over = bool(entry.get("retired")) or entry.get("state") == "completed"  # gloo's stay "scheduled"
+    operation = str(entry["profiling_name"]).rpartition(":")[2]
+    return LastCollective(group, int(entry["collective_seq_id"]), operation, not over)
