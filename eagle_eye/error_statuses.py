@@ -3,6 +3,14 @@
 `STATUSES` is Unicron's table 1 (arXiv 2401.00134): error status → the in-band method that finds it → the weakest
 repair that can help. We added the patterns that recognise a status in an exception's text, and the rows marked so.
 
+An eviction needs proof, and words are a hint: a script may say "NVLink" of its own accord. A row that isolates a node
+is recognised only by the exact text with which CUDA names broken hardware (cudaGetErrorString: cudaErrorECCUncorrectable,
+214, and cudaErrorNvlinkUncorrectable, 220; read from libcudart 13.0, named in the CUDA Runtime API, "Data types used by
+CUDA Runtime", docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html), at the beginning of an exception of the
+type and with the prefix that torch, Triton or NCCL give it; or by NVML's NVML_ERROR_GPU_IS_LOST from pynvml
+(docs.nvidia.com/deploy/nvml-api, nvmlReturn_t). Nothing that reaches Python says "invalid DMA mapping" of hardware
+alone; that, and a link that fails in another way, is seen by its Xid.
+
 `XIDS` maps the GPU driver's Xid codes to the vendor's advice: the column "Resolution Bucket (Immediate Action)" of
 NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, as of
 October 2025). Severity follows from the bucket: restart the application → SEV2; reset the GPU, restart the machine
@@ -10,6 +18,7 @@ or follow a workflow that ends in either → SEV1, since workers must leave the 
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,10 +43,17 @@ class ErrorStatus:
     method: DetectionMethod
     severity: Severity
     pattern: str = ""
-    """Regular expression, case ignored, over "type: message"; '' = not recognised by an exception's text."""
+    """Regular expression, case ignored, over "type: message"; '' = not recognised by an exception's text. A stronger severity is asked first, then the upper row."""
     symptom: bool = False
     """Also what a healthy worker sees when a peer dies or hangs: the worker that reports it is no culprit by that."""
 
+
+_MODULE = r"\A(?:[\w.]+\.)?"
+_CUDA_SAYS = (
+    _MODULE + r"(?:(?:RuntimeError|AcceleratorError): (?:CUDA (?:driver )?error|Triton Error \[CUDA\]): |CudaError: "
+    r"|DistBackendError: NCCL error[\s\S]*Last error:\s*Cuda failure (?:\d+ )?')"
+)
+"""As torch, Triton and NCCL pass on what CUDA says, type first: nothing stands before it but the module of the type."""
 
 STATUSES = (
     ErrorStatus("lost connection", DetectionMethod.NODE_HEALTH, Severity.SEV1),
@@ -60,17 +76,10 @@ STATUSES = (
         r"|failed to pass monitoredbarrier|application timeout|timeout\(ms\)=|store.*timeout|distStoreError",
         symptom=True,
     ),
-    ErrorStatus("ecc error", DetectionMethod.EXCEPTION, Severity.SEV1, r"\becc error|uncorrectable (ecc|memory)|double.bit ecc"),
-    ErrorStatus("nvlink error", DetectionMethod.EXCEPTION, Severity.SEV1, r"nvlink|nvswitch"),
-    ErrorStatus("invalid dma mapping", DetectionMethod.EXCEPTION, Severity.SEV1, r"iommu fault|dma map"),
-    ErrorStatus(
-        "gpu driver error",
-        DetectionMethod.EXCEPTION,
-        Severity.SEV1,
-        r"driver shutting down|driver/library version mismatch|driver version is insufficient|display driver / cuda"
-        r"|no cuda-capable device|gpu is lost|fallen off the bus|system not yet initialized|device handle for"
-        r"|driver not loaded|driver error: (?!out of memory|an illegal|invalid)",
-    ),
+    ErrorStatus("ecc error", DetectionMethod.EXCEPTION, Severity.SEV1, _CUDA_SAYS + "uncorrectable ECC error encountered"),
+    ErrorStatus("nvlink error", DetectionMethod.EXCEPTION, Severity.SEV1, _CUDA_SAYS + "uncorrectable NVLink error detected during the execution"),
+    ErrorStatus("invalid dma mapping", DetectionMethod.EXCEPTION, Severity.SEV1),
+    ErrorStatus("gpu driver error", DetectionMethod.EXCEPTION, Severity.SEV1, _MODULE + r"NVMLError(?:_\w+)?: .*(?:gpu is lost|fallen off the bus)"),
     # ours: Unicron's "other software errors", kept apart because neither a restart nor another node makes room
     ErrorStatus(
         "storage error",
@@ -82,12 +91,22 @@ STATUSES = (
     ErrorStatus("illegal memory access", DetectionMethod.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
     # ours: Unicron's "other software errors", kept apart because a restart alone repeats it
     ErrorStatus("out of memory", DetectionMethod.EXCEPTION, Severity.SEV2, r"out ?of ?memory|memoryerror|cannot allocate memory"),
+    # what no row knows, and what CUDA says of a program: not built for this GPU, launched wrongly, or used while the interpreter ends
+    ErrorStatus(
+        "other software error",
+        DetectionMethod.EXCEPTION,
+        Severity.SEV2,
+        r"cuda (runtime |driver )?error: (named symbol not found|device kernel image is invalid|no kernel image is available"
+        r"|invalid device function|invalid configuration argument|driver shutting down)",
+    ),
+    # with what may be the node's: its driver, its GPUs or its environment; moving the rank shows whose it is
     ErrorStatus(
         "cuda error",
         DetectionMethod.EXCEPTION,
         Severity.SEV2,
-        r"cuda (runtime )?error|cudaerror|acceleratorerror|cublas_status|cudnn_status|device-side assert"
-        r"|unspecified launch failure",
+        r"cuda (runtime |driver )?error|cudaerror|acceleratorerror|cublas_status|cudnn_status|device-side assert"
+        r"|unspecified launch failure|cudagetdevicecount|no cuda-capable device|driver/library version mismatch|driver version is insufficient"
+        r"|nvmlerror\w*: (driver not loaded|rm has detected|gpu requires)|gpu is lost|fallen off the bus",
     ),
     ErrorStatus(
         "other network error",
@@ -99,7 +118,6 @@ STATUSES = (
     ),
     ErrorStatus("link flapping", DetectionMethod.STATISTICS, Severity.SEV3),
     ErrorStatus("task hang", DetectionMethod.STATISTICS, Severity.SEV2),
-    ErrorStatus("other software error", DetectionMethod.EXCEPTION, Severity.SEV2, r""),
 )
 
 BY_NAME = {status.name: status for status in STATUSES}
@@ -120,6 +138,16 @@ def classify(text: str) -> ErrorStatus:
         if pattern.search(text):
             return status
     return BY_NAME["other software error"]
+
+
+def stronger(statuses: Iterable[ErrorStatus]) -> ErrorStatus:
+    """Of what several exceptions tell the one that explains the others; "other software error" if none tells anything.
+
+    >>> stronger((BY_NAME["nccl timeout"], BY_NAME["cuda error"], BY_NAME["other software error"])).name
+    'cuda error'
+    """
+    telling = (status for status in statuses if status.name != "other software error")
+    return min(telling, key=lambda status: (status.severity, status.symptom), default=BY_NAME["other software error"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,6 @@ CAUSES = (
         for word, status in (
             ("ecc error", "ecc error"),
             ("nvlink error", "nvlink error"),
-            ("invalid dma mapping", "invalid dma mapping"),
             ("gpu driver error", "gpu driver error"),
         )
     ),
@@ -189,7 +188,6 @@ CAUSES = (
         for word, status, severity in (
             ("ecc error", "ecc error", Severity.SEV1),
             ("nvlink error", "nvlink error", Severity.SEV1),
-            ("invalid dma mapping", "invalid dma mapping", Severity.SEV1),
             ("gpu driver error", "gpu driver error", Severity.SEV1),
             ("illegal memory access", "illegal memory access", Severity.SEV2),
             ("out of memory", "out of memory", Severity.SEV2),

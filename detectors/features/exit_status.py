@@ -1,24 +1,57 @@
-"""What an `exit` event says about why a worker ended."""
+"""What `exit` and `exception` events say about why a worker ended."""
 
 import re
+from collections.abc import Sequence
 
-from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify
+from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify, stronger
 from eagle_eye.types import Event
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""
+_RAISED_FROM = ("The above exception was the direct cause of", "During handling of the above exception, another")
+"""Lines between two tracebacks of which the first led to the second."""
+_ASIDE = ("Exception ignored in", "Exception in thread")
+"""Before a traceback that ends nothing: of a finaliser, and of another thread."""
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""What torch puts before each line of a traceback once there is a process group."""
 
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""
 
 
 def status_of_exit(event: Event) -> ErrorStatus:
-    """What the launcher knows; else `killed` for a signal from outside; else what the exception or the last lines of output name."""
+    """What the launcher knows; else `killed` for a signal from outside; else what the exception that ended it names, and what that was raised from."""
     if (known := event.attributes.get("status", "")) in BY_NAME:
         return BY_NAME[known]
     if event.attributes.get("signal", "") in FROM_OUTSIDE:
         return BY_NAME["killed"]
-    last = event.attributes.get("last_lines", "").splitlines()
-    lines = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
-    status = classify("\n".join(lines))
-    return status if status.name != "other software error" else BY_NAME["exited abnormally"]
+    lines = _RANK.sub("", event.attributes.get("last_lines", "")).splitlines()
+    exception = event.attributes.get("exception", "")
+    ended_by = _last_chain(_until(exception, lines) if exception else lines) or [exception]
+    status = stronger(classify(line) for line in ended_by)
+    if status.name != "other software error":
+        return status
+    spoken = stronger(classify(line) for line in lines if _RAISED.match(line))
+    return spoken if spoken.symptom else BY_NAME["exited abnormally"]
+
+
+def _until(exception: str, lines: Sequence[str]) -> Sequence[str]:
+    """The output up to the exception that the worker reported before it ended; nothing if it is not there."""
+    ends = [number for number, line in enumerate(lines, 1) if f".{line.partition(':')[0].strip()}".endswith(f".{exception}")]
+    return lines[: ends[-1]] if ends else ()
+
+
+def _last_chain(lines: Sequence[str]) -> list[str]:
+    """The last exception that was printed and those that it was raised from; the others were survived."""
+    chain: list[str] = []
+    linked = aside = was_aside = False
+    for line in lines:
+        if line.startswith(_RAISED_FROM):
+            linked, aside = not was_aside, was_aside
+        elif line.startswith(_ASIDE):
+            aside = True
+        elif _RAISED.match(line):
+            if not aside:
+                chain = [*(chain if linked else ()), line.strip()]
+            linked, aside, was_aside = False, False, aside
+    return chain

@@ -110,7 +110,6 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "gpu lost": BROKEN,
     "ecc error": BROKEN,
     "nvlink error": BROKEN,
-    "invalid dma mapping": BROKEN,
     "gpu driver error": BROKEN,
     "gpu error": DEATH,
     "network error": NETWORK,

@@ -59,6 +59,44 @@ def test_the_last_words_tell_victims_but_chatter_tells_nothing(attributes: dict[
     assert claim.evidence[0].status == status
 
 
+ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+FULL = "OSError: [Errno 28] No space left on device: '/ckpt/a.pt'"
+FINALISER = "Exception ignored in: <function Reader.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+FROM = "\n\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+DURING = "\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize("attributes", [{"last_lines": f"step 9\nTraceback (most recent call last):\n{ECC}\nCUDA kernel errors may be late"},
+    {"last_lines": ECC, "exception": "AcceleratorError"}, {"last_lines": f"[rank3]: {ECC}\n[rank3]: CUDA kernel errors may be late"},
+    {"last_lines": f"{ECC}{DURING}RuntimeError: Connection closed by peer"}, {"last_lines": f"{ECC}\n{FINALISER}AttributeError: no attribute 'x'"},
+    {"last_lines": f"{ECC}\n{FINALISER}KeyError: 'x'{DURING}AttributeError: no attribute 'x'"}])  # fmt: skip
+def test_broken_hardware_that_ended_it_is_read_from_its_last_words(attributes: dict[str, object]) -> None:
+    (claim,) = died(code=1, **attributes)
+    assert claim.evidence[0].status == "ecc error"
+
+
+@pytest.mark.parametrize("attributes", [{"last_lines": f"{ECC}\nretrying on another GPU\nValueError: negative length"},
+    {"last_lines": f"{ECC}\nValueError: negative length", "exception": "ValueError"}, {"last_lines": ECC, "exception": "ValueError"},
+    {"last_lines": f"ValueError: negative length\nException in thread Thread-7 (read):\nTraceback (most recent call last):\n{ECC}"},
+    {"last_lines": "RuntimeError: this model needs NVLink"}, {"last_lines": f"log of node-7: {ECC}"}])  # fmt: skip
+def test_twin_words_about_hardware_that_did_not_end_it_accuse_nobody_of_broken_hardware(attributes: dict[str, object]) -> None:
+    (claim,) = died(code=1, **attributes)
+    assert claim.evidence[0].status == "exited abnormally"
+
+
+@pytest.mark.parametrize("exception", ["", "RuntimeError"])
+@pytest.mark.parametrize("link", [FROM, DURING])
+def test_a_full_disk_from_which_the_last_exception_was_raised_is_storage(exception: str, link: str) -> None:
+    (claim,) = died(code=1, last_lines=f"{FULL}{link}RuntimeError: could not save", exception=exception)
+    assert claim.evidence[0].status == "storage error"
+
+
+@pytest.mark.parametrize("exception", ["", "ValueError"])
+def test_twin_a_full_disk_that_was_survived_is_not_what_ended_it(exception: str) -> None:
+    (claim,) = died(code=1, last_lines=f"{FULL}\nTraceback (most recent call last):\nValueError: negative length", exception=exception)
+    assert claim.evidence[0].status == "exited abnormally"
+
+
 def test_it_is_over_with_the_next_epoch_and_what_it_led_to_is_not_told() -> None:
     exits = Exits()
     killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)

@@ -73,3 +73,25 @@ def test_twin_an_xid_of_the_program_on_the_gpu_of_another_worker_is_not_this_one
     other = Entity(kind=Kind.GPU, name="GPU-node-1/1")
     chain = with_gpus(of_gpu("gpu.xid", NOW, other, code=31), raised(C, NOW + 0.4, ILLEGAL, "torch.AcceleratorError"))
     assert verdicts(chain.accusing) == [("illegal memory access", [C.name], Severity.SEV2, True)]
+
+
+@pytest.mark.parametrize("message", ["this model needs NVLink", "invalid DMA mapping", "CUDA driver error: named symbol not found"])
+def test_twin_words_about_hardware_evict_nobody_without_an_xid(message: str) -> None:
+    chain = with_gpus(raised(C, NOW, message, "RuntimeError"))
+    assert verdicts(chain.latest) == [("exception", [C.name], Severity.SEV2, True)]
+
+
+@pytest.mark.parametrize("message", ["NVLink is down", "invalid DMA mapping", "CUDA error: no CUDA-capable device is detected"])
+@pytest.mark.parametrize("first", ["xid", "exception"])
+@pytest.mark.parametrize("code", [74, 79])
+def test_the_same_words_and_an_xid_of_that_gpu_are_proof(message: str, first: str, code: int) -> None:
+    told = [of_gpu("gpu.xid", NOW, code=code), raised(C, NOW + 0.4, message, "RuntimeError")]
+    chain = with_gpus(*(told if first == "xid" else reversed(told)))
+    assert verdicts([each for each in chain.latest if each.active]) == [("gpu fault", [GPU_C.name], Severity.SEV1, True)]
+    assert len(chain.latest) == 1
+    assert message in "\n".join(line.text for line in chain.latest[0].evidence)
+
+
+def test_a_lost_gpu_that_nvml_names_is_proof() -> None:
+    chain = with_gpus(raised(C, NOW, "GPU is lost", "NVMLError_GpuIsLost"))
+    assert verdicts(chain.latest) == [("gpu driver error", [C.name], Severity.SEV1, True)]

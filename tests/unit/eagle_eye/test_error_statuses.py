@@ -29,6 +29,12 @@ def test_every_row_of_unicrons_table_is_there() -> None:
     assert {name: ours.get(name) for name in TABLE} == TABLE
 
 
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled cuda error, NCCL version 2.21.5\n"
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure '{}'"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -43,8 +49,14 @@ def test_every_row_of_unicrons_table_is_there() -> None:
         ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink error"),
         ("torch.AcceleratorError: CUDA error: device-side assert triggered", "cuda error"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory"),
-        ("NVMLError: Driver/library version mismatch", "gpu driver error"),
-        ("RuntimeError: invalid DMA mapping", "invalid dma mapping"),
+        ("AcceleratorError: CUDA error: uncorrectable ECC error encountered\nSearch for `cudaErrorECCUncorrectable'", "ecc error"),
+        ("RuntimeError: CUDA driver error: uncorrectable ECC error encountered", "ecc error"),
+        ("RuntimeError: Triton Error [CUDA]: uncorrectable ECC error encountered", "ecc error"),
+        ("torch.cuda.CudaError: uncorrectable ECC error encountered (214)", "ecc error"),
+        (NCCL.format("uncorrectable ECC error encountered"), "ecc error"),
+        (NCCL.format("uncorrectable NVLink error detected during the execution"), "nvlink error"),
+        ("NVMLError_GpuIsLost: GPU is lost", "gpu driver error"),
+        ("pynvml.NVMLError: The GPU has fallen off the bus or has otherwise become inaccessible", "gpu driver error"),
         ("OSError: [Errno 113] No route to host", "other network error"),
         ("OSError: [Errno 28] No space left on device: '/ckpt/step-3.pt'", "storage error"),
         ("OSError: [Errno 30] Read-only file system: '/ckpt'", "storage error"),
@@ -60,6 +72,67 @@ def test_every_row_of_unicrons_table_is_there() -> None:
 )
 def test_exceptions_are_named(text: str, name: str) -> None:
     assert classify(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("RuntimeError: this model needs NVLink", "other software error"),
+        ("AssertionError: NVSwitch not found, falling back", "other software error"),
+        ("ValueError: uncorrectable NVLink error detected during the execution: unknown word", "other software error"),
+        ("KeyError: 'nvlink'", "other software error"),
+        ("RuntimeError: invalid DMA mapping", "other software error"),
+        ("RuntimeError: DMA mapping table of the data loader is empty", "other software error"),
+        ("ValueError: ECC error column is missing in the telemetry data set", "other software error"),
+        ("RuntimeError: double-bit ECC errors are counted per GPU", "other software error"),
+        ("ValueError: CUDA error: uncorrectable ECC error encountered", "cuda error"),
+        ("RuntimeError: node-7 said: CUDA error: uncorrectable ECC error encountered", "cuda error"),
+        ("RemoteError: of another node:\nRuntimeError: CUDA error: uncorrectable ECC error encountered", "cuda error"),
+        ("MyRuntimeError: CUDA error: uncorrectable ECC error encountered", "cuda error"),
+        ("RuntimeError: file system not yet initialized", "other software error"),
+        ("DatabaseError: driver not loaded", "other software error"),
+        ("NVMLError_InvalidArgument: Invalid Argument", "other software error"),
+        ("RuntimeError: GPU is lost", "cuda error"),
+        ("RuntimeError: CUDA driver error: unknown error", "cuda error"),
+    ],
+)
+def test_words_about_hardware_that_nobody_but_the_script_says_prove_nothing(text: str, name: str) -> None:
+    status = classify(text)
+    assert (status.name, status.severity) == (name, Severity.SEV2)
+
+
+@pytest.mark.parametrize("prefix", ["CUDA error: ", "CUDA driver error: "])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "named symbol not found",
+        "device kernel image is invalid",
+        "no kernel image is available for execution on the device",
+        "invalid device function",
+        "invalid configuration argument",
+        "driver shutting down",
+    ],
+)
+def test_what_the_driver_says_of_a_program_is_the_programs(prefix: str, words: str) -> None:
+    assert classify(f"torch.AcceleratorError: {prefix}{words}").name == "other software error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: CUDA error: no CUDA-capable device is detected",
+        "RuntimeError: CUDA driver error: no CUDA-capable device is detected",
+        "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+        "RuntimeError: CUDA error: system has unsupported display driver / cuda driver combination",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+        "NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.",
+        "NVMLError: Driver/library version mismatch",
+        "NVMLError_DriverNotLoaded: Driver Not Loaded",
+    ],
+)
+def test_a_wrong_installation_or_environment_may_be_the_nodes_and_words_do_not_prove_it(text: str) -> None:
+    status = classify(text)
+    assert (status.name, status.severity) == ("cuda error", Severity.SEV2)
 
 
 def test_a_broken_connection_is_a_symptom_and_a_broken_gpu_is_not() -> None:
