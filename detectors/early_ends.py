@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from eagle_eye.config import StallConfig
-from eagle_eye.error_statuses import ErrorStatus, classify
+from eagle_eye.error_statuses import ErrorStatus
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence, Kind
 
 from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
-from .features.exit_status import status_of_exit
+from .features.exit_status import status_of_exception, status_of_exit
 
 EPOCHS_KEPT = 2
 """The present epoch and the one before: what happened is told however late it arrives."""
@@ -163,9 +163,7 @@ def _broke(record: _EpochRecord, event: Event) -> None:
 
 
 def _status(event: Event) -> ErrorStatus:
-    if event.name == "exit":
-        return status_of_exit(event)
-    return classify(f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}")
+    return status_of_exit(event) if event.name == "exit" else status_of_exception(event)
 
 
 def _awaits_peers(event: Event) -> bool:

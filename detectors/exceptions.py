@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
 from .features.active_claims import ends_epoch, epoch_over, integer_attribute
 from .features.epoch_claims import EpochClaims
+from .features.exit_status import status_of_exception
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Exceptions:
         epoch = integer_attribute(event, "epoch")
         late = 0 <= epoch <= self._over
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
-        status = classify(raised)
+        status = status_of_exception(event)
         if late and (status.symptom or epoch in self._claimed):  # it is what the fault of that epoch led to
             return
         step = event.attributes.get("step", "")

@@ -1,9 +1,11 @@
 """What `exit` and `exception` events say about why a worker ended."""
 
+import errno
 import re
 from collections.abc import Sequence
 
 from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify, stronger
+from eagle_eye.training.storage_failure import STORAGE_ERRNOS
 from eagle_eye.types import Event
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
@@ -15,6 +17,8 @@ _ASIDE = ("Exception ignored in", "Exception in thread")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What torch puts before each line of a traceback once there is a process group."""
 
+_REFUSED = {"", *(errno.errorcode[number] for number in STORAGE_ERRNOS)}
+"""Attribute `errno` of an exception that tells of storage; '' where the worker knows that, and its library did not say why."""
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""
 
@@ -33,6 +37,13 @@ def status_of_exit(event: Event) -> ErrorStatus:
         return status
     spoken = stronger(classify(line) for line in lines if _RAISED.match(line))
     return spoken if spoken.symptom else BY_NAME["exited abnormally"]
+
+
+def status_of_exception(event: Event) -> ErrorStatus:
+    """The errno of the file that storage refused, wherever the exception was raised from; else what its type and message tell."""
+    if event.attributes.get("errno") in _REFUSED:
+        return BY_NAME["storage error"]
+    return classify(f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}")
 
 
 def _until(exception: str, lines: Sequence[str]) -> Sequence[str]:

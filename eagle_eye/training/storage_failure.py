@@ -5,6 +5,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -14,7 +15,7 @@ UNKNOWN = -1
 """Free bytes that could not be found out."""
 _WRITERS = {("torch/serialization.py", "save"): "f", ("safetensors/torch.py", "save_file"): "filename"}
 """(file, function) of libraries that write for the script and raise without a path → the argument that is the path."""
-_LONGEST_CHAIN = 8
+_LONGEST_CHAIN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +38,57 @@ def storage_failure(error: OSError, path: str | os.PathLike[str]) -> StorageFail
 
 def failure_raised(error: BaseException | None, trace: TracebackType | None) -> StorageFailure | None:
     """The refusal of which an uncaught exception tells, itself or by what it was raised from; None if it tells of none."""
-    known = ((raised, _errno_of(raised)) for raised in _chain(error))
-    raised, number = next(((raised, number) for raised, number in known if number in STORAGE_ERRNOS), (error, 0))
-    if raised is None or (not number and not _is_torch_writers(str(raised))):
-        return None
+    chain = tuple(islice(_chain(error), _LONGEST_CHAIN))
+    for number_of in (_errno_of, _errno_in_words, _errno_of_torch):
+        found = next(((raised, number) for raised in chain if (number := number_of(raised)) is not None), None)
+        if found is not None:
+            return _failure(*found, trace if found[0] is error else found[0].__traceback__)
+    return None
+
+
+def _failure(raised: BaseException, number: int, trace: TracebackType | None) -> StorageFailure:
     path = _path_of(raised, trace)
     reason = os.strerror(number) if number else str(raised)
     return StorageFailure(path, errno.errorcode.get(number, ""), reason, free_bytes(Path(path)) if path else UNKNOWN)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(_LONGEST_CHAIN):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__ or error.__context__
+    """The exception, what it was raised from as a traceback prints it, and the members of a group."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        raised = waiting.pop(0)
+        if raised is None or id(raised) in seen:
+            continue
+        seen.add(id(raised))
+        yield raised
+        if isinstance(raised, BaseExceptionGroup):
+            waiting += raised.exceptions
+        waiting.append(raised.__context__ if raised.__cause__ is None and not raised.__suppress_context__ else raised.__cause__)
 
 
-def _errno_of(error: BaseException) -> int:
-    """0 if it has none. Libraries in C++ and Rust keep of the errno only its words."""
+def _errno_of(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) and error.errno in STORAGE_ERRNOS else None
+
+
+def _errno_in_words(error: BaseException) -> int | None:
+    """Libraries in C++ and Rust keep of the errno only its words."""
     if isinstance(error, OSError) and error.errno:
-        return error.errno
-    told = str(error).lower()
-    return next((number for number in STORAGE_ERRNOS if os.strerror(number).lower() in told), 0)
+        return None
+    told = _words(error).lower()
+    return next((number for number in STORAGE_ERRNOS if os.strerror(number).lower() in told), None)
 
 
-def _is_torch_writers(text: str) -> bool:
-    """torch.save to a file that ends too early: its writer in C++ does not say why."""
-    return "inline_container.cc" in text and ("unexpected pos" in text or "failed writing" in text)
+def _errno_of_torch(error: BaseException) -> int | None:
+    """torch.save to a file that ends too early: its writer in C++ does not say why, which is 0."""
+    told = _words(error)
+    return 0 if "inline_container.cc" in told and ("unexpected pos" in told or "failed writing" in told) else None
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the __str__ of a user's class
+        return ""
 
 
 def _path_of(error: BaseException, trace: TracebackType | None) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from detectors.checkpoint_saves import CheckpointSaves
 from detectors.exceptions import Exceptions
+from detectors.exits import Exits
 from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import IncidentRecord
@@ -221,3 +222,47 @@ def test_a_scripts_own_save_without_room_is_told_with_path_and_room(cluster: Lau
     (claim, *_) = claims_of(Exceptions(), [cut_frame(raised.time, raised)])
     assert claim.evidence[0].status == "storage error"
     assert str(kept / "mine.pt") in claim.evidence[1].text
+
+
+WRITES = f"""
+import os, resource, traceback
+import eagle_eye
+
+for step in eagle_eye.monitor().steps(range(10)):
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, ({LITTLE}, resource.RLIM_INFINITY))
+
+def save():
+    with open(os.environ["EAGLE_EYE_CHECKPOINT_DIR"] + "/mine.bin", "wb") as file:
+        file.write(bytes(200_000))
+
+"""
+WRAPPED = """
+try:
+    save()
+except OSError as error:
+    raise RuntimeError("the callback failed") from error
+"""
+SURVIVED = """
+try:
+    save()
+except OSError:
+    traceback.print_exc()
+raise ValueError("negative length")
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "statuses"), [(WRAPPED, ("storage error", "storage error")), (SURVIVED, ("other software error", "exited abnormally"))], ids=["wrapped", "survived"]
+)
+def test_a_save_without_room_is_told_below_the_scripts_own_exception_and_not_if_it_was_survived(
+    cluster: LauncherCluster, kept: Path, end: str, statuses: tuple[str, str]
+) -> None:
+    (cluster.directory / "train.py").write_text(WRITES + end)
+    cluster.launch(0, nnodes=(1, 1), nproc=1, command=(sys.executable, "train.py"), checkpoint_dir=kept, heal="none")
+    raised = wait_until("the exception", lambda: cluster.events("exception"))[0]
+    ended = wait_until("the end", lambda: cluster.events("exit"))[0]
+    assert "the callback failed" in raised.message or "negative length" in raised.message
+    (exception,) = claims_of(Exceptions(), [cut_frame(raised.time, raised)])
+    (left,) = claims_of(Exits(), [cut_frame(ended.time, ended)])
+    assert (exception.evidence[0].status, left.evidence[0].status) == statuses

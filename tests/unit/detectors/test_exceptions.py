@@ -1,5 +1,7 @@
 """Exceptions: raised by a worker, told before it dies, named by the table of statuses."""
 
+import pytest
+
 from detectors.diagnosis import Diagnosis
 from detectors.exceptions import Exceptions
 from eagle_eye.types import Event, Finding, Severity, Topology
@@ -84,6 +86,24 @@ def test_a_refused_file_is_told_with_path_and_room() -> None:
     (claim,) = claims_of(Exceptions(), [cut_frame(5.01, stored)])
     assert claim.evidence[0].status == "storage error"
     assert (claim.evidence[1].text, claim.evidence[1].value) == ("ENOSPC at /ckpt/x.pt: 12 kB are free there", 12_000)
+
+
+def stored(kind: str, message: str, code: str) -> Event:
+    told = raised(kind, message)
+    return event("exception", WORKER, 5.0, **{**told.attributes, "path": "/ckpt/x.pt", "errno": code, "free_bytes": "12000"})
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EDQUOT", "ESTALE", "EIO", "EFBIG", ""])
+@pytest.mark.parametrize(("kind", "message"), [("RuntimeError", "could not save"), ("OSError", "Kein Platz mehr"), ("RuntimeError", "watchdog: could not save")])
+def test_a_refused_file_is_storage_whatever_the_words(code: str, kind: str, message: str) -> None:
+    """'' is what torch's writer in C++ gives."""
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, stored(kind, message, code))])
+    assert (claim.evidence[0].status, claim.score) == ("storage error", 1.0)
+
+
+def test_twin_a_wrong_path_is_the_programs() -> None:
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, stored("RuntimeError", "could not read", "ENOENT"))])
+    assert claim.evidence[0].status == "other software error"
 
 
 def test_twin_an_exception_that_has_nothing_to_do_with_storage_has_no_such_line() -> None:

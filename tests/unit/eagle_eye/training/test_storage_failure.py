@@ -1,7 +1,9 @@
 """What an exception tells of storage that refused a file."""
 
+import contextlib
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,11 +47,117 @@ def test_what_it_was_raised_from_counts() -> None:
     assert (found.errno, found.path) == ("EDQUOT", "/home/a/x")
 
 
-def test_torch_save_without_room_is_named_with_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    with file_size_limit(4096), pytest.raises(RuntimeError) as raised:
+def raised_by(act: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever it is
+        act()
+    return raised.value
+
+
+def save() -> None:
+    raise OSError(errno.ENOSPC, "Kein Platz mehr", "/ckpt/x.pt")
+
+
+def save_wrapped() -> None:
+    try:
+        save()
+    except OSError as error:
+        raise RuntimeError("could not save") from error
+
+
+def save_wrapped_twice() -> None:
+    try:
+        save_wrapped()
+    except RuntimeError:
+        raise ValueError("the callback failed")  # noqa: B904
+
+
+def save_and_say_why() -> None:
+    try:
+        save()
+    except OSError as full:
+        try:
+            raise KeyError("of the fallback")
+        except KeyError:
+            raise RuntimeError("could not save") from full
+
+
+def save_in_groups() -> None:
+    raise ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("5"), ExceptionGroup("of the writers", [OSError(errno.ENOSPC, "voll", "/ckpt/x.pt")])])
+
+
+@pytest.mark.parametrize("act", [save, save_wrapped, save_wrapped_twice, save_and_say_why, save_in_groups])
+def test_a_full_disk_is_found_below_other_exceptions_and_in_any_language(act: Callable[[], object]) -> None:
+    found = failure_of(raised_by(act))
+    assert found is not None
+    assert (found.errno, found.path, found.reason) == ("ENOSPC", "/ckpt/x.pt", "No space left on device")
+
+
+def survive_and_fail_later() -> None:
+    with contextlib.suppress(OSError):
+        save()
+    raise ValueError("negative length")
+
+
+def survive_and_say_that_it_was_not_it() -> None:
+    try:
+        save()
+    except OSError:
+        raise ValueError("negative length") from None
+
+
+def fail_of_another_cause() -> None:
+    try:
+        save()
+    except OSError:
+        raise ValueError("negative length") from FileNotFoundError(errno.ENOENT, "No such file or directory", "data.bin")
+
+
+def read_wrong_path() -> None:
+    try:
+        Path("/nowhere/data.bin").read_bytes()
+    except OSError as error:
+        raise RuntimeError("could not read") from error
+
+
+@pytest.mark.parametrize("act", [survive_and_fail_later, survive_and_say_that_it_was_not_it, fail_of_another_cause, read_wrong_path])
+def test_twin_a_full_disk_that_was_survived_and_a_wrong_path_are_no_matter_of_storage(act: Callable[[], object]) -> None:
+    assert failure_of(raised_by(act)) is None
+
+
+def test_an_exception_that_cannot_be_printed_hides_nothing() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    odd = Odd()
+    odd.__cause__ = OSError(errno.EDQUOT, "quota", "/home/a/x")
+    found = failure_of(odd)
+    assert found is not None
+    assert found.errno == "EDQUOT"
+
+
+def test_exceptions_that_are_raised_from_one_another_in_a_circle_are_read_once() -> None:
+    one, other = ValueError("1"), ValueError("2")
+    one.__cause__, other.__cause__ = other, one
+    assert failure_of(one) is None
+
+
+def save_with_torch(path: Path) -> None:
+    with file_size_limit(4096):
         torch.save({"a": torch.zeros(100_000)}, path)
-    found = failure_of(raised.value)
+
+
+def save_with_torch_wrapped(path: Path) -> None:
+    try:
+        save_with_torch(path)
+    except RuntimeError as error:
+        raise ValueError("could not save") from error
+
+
+@pytest.mark.parametrize("act", [save_with_torch, save_with_torch_wrapped])
+def test_torch_save_without_room_is_named_with_its_path(act: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    found = failure_of(raised_by(lambda: act(path)))
     assert found is not None
     assert found.path == str(path)
     assert found.free_bytes > 0
