@@ -43,7 +43,7 @@ def make(folder: Path, seed: int) -> None:
     with field(folder, seed) as under_fire:
         for kind in DRILLS:
             under_fire.worker(kind)
-        under_fire.stage.wait_steps(20, 60.0)
+        under_fire.demo_job.wait_steps(20, 60.0)
 
 
 def messages_of(state: Path) -> list[Message]:

@@ -83,9 +83,9 @@ def two_at_once(chance: random.Random) -> tuple[Fault, ...]:
     if chance.random() < 0.5:
         first = fault(chance, phase, worker=chance.randrange(2))
         return first, {**first, "node": "n1", "worker": chance.randrange(2)}
-    first, second = chance.sample(range(4), 2)
-    struck = fault(chance, phase, worker=first)
-    return struck, {**struck, "worker": second}
+    one, other = chance.sample(range(4), 2)
+    struck = fault(chance, phase, worker=one)
+    return struck, {**struck, "worker": other}
 
 
 def during_recovery(chance: random.Random) -> tuple[Fault, ...]:

@@ -7,6 +7,7 @@ The last note of a worker that came to the end holds the sha256 of its parameter
 
 import argparse
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -69,10 +70,11 @@ def main() -> None:
         be_late(options.late)
     torch.set_num_threads(1)
     hang_when_told()
-    layers, batch = layers_of(SIZES[options.size]), partial(batch_of, SIZES[options.size])
+    layers = layers_of(SIZES[options.size])
+    batch: Callable[[int, int], tuple[Tensor, Tensor]] = partial(batch_of, SIZES[options.size])
     if options.flip:
-        step, micro_batch = map(int, options.flip.split(":"))
-        batch = Flipped(batch, (step, micro_batch), parameters_of(layers)[0])
+        of, micro_batch = map(int, options.flip.split(":"))
+        batch = Flipped(batch, (of, micro_batch), parameters_of(layers)[0])
     counted = Counted(batch)
     worker = eagle_eye.elastic(
         layers=layers, loss=loss_of, optimizer=optimizer_of, batch=counted, micro_batches=MICRO_BATCHES,

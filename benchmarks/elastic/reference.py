@@ -108,7 +108,8 @@ def main() -> int:
     parser.add_argument("--flip", metavar="STEP:MICRO-BATCH", help="flip one bit of this gradient")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    flip = tuple(map(int, options.flip.split(":"))) if options.flip else None
+    step, _, micro_batch = (options.flip or "").partition(":")
+    flip = (int(step), int(micro_batch)) if options.flip else None
     reference = Reference(options.size, flip)
     losses = list(reference.run(options.steps))
     if options.json:

@@ -87,7 +87,7 @@ def measure(size: int, rounds: int, *, ready: bool) -> dict[str, list[float]]:
             worker.start()
         theirs.close()
         try:
-            return ours.recv()  # type: ignore[no-any-return]
+            return ours.recv()
         finally:
             for worker in workers:
                 worker.join(_PATIENCE.total_seconds())

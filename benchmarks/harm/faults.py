@@ -96,7 +96,7 @@ def kernel_kill(site: FaultSite) -> None:
     deadline = time.monotonic() + LIMITED_S
     while not (site.folder / LIMITED).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    kept = []
+    kept: list[bytearray] = []
     while len(kept) < 64:
         kept.append(bytearray(os.urandom(MIB) * 32))
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harm.faults import LIMITED, MIB, READ_ONLY, SMALL_DISK
-from remediation.launcher.memory_cgroup import MemoryCgroup, cgroups_of
+from eagle_eye.cgroups import Cgroup
+from remediation.launcher.memory_cgroup import memory_cgroups_of
 
 SMALL_DISK_BYTES = MIB
 HEADROOM_BYTES = 384 * MIB
@@ -59,7 +60,7 @@ def mounted(folder: Path) -> Iterator[None]:
 class MemoryLimit:
     """The cgroup of one job."""
 
-    def __init__(self, cgroup: MemoryCgroup) -> None:
+    def __init__(self, cgroup: Cgroup) -> None:
         self._cgroup = cgroup
 
     def take(self, pids: Sequence[int]) -> None:
@@ -77,10 +78,11 @@ class MemoryLimit:
 @contextlib.contextmanager
 def limited_memory(name: str, pids: Sequence[int]) -> Iterator[MemoryLimit]:
     """A cgroup inside our own, for these processes. Raises OSError where that is not allowed."""
-    own = next((cgroup for cgroup in cgroups_of(os.getpid()) if cgroup.kills() is not None), None)
+    own = next((cgroup for cgroup in memory_cgroups_of(os.getpid()) if cgroup.kills() is not None), None)
     if own is None:
         raise PermissionError("no cgroup here counts the kernel's kills")
-    cgroup = MemoryCgroup(f"{own.name}/{name}", own.folder / f"{name}-{os.getpid()}", own.version)
+    outer = own.cgroup
+    cgroup = Cgroup(f"{outer.name}/{name}", outer.folder / f"{name}-{os.getpid()}", outer.version)
     cgroup.folder.mkdir()
     try:
         if not (cgroup.folder / LIMIT_FILES[cgroup.version][0]).exists():

@@ -176,9 +176,8 @@ def own(data: Data, case: Mapping[str, Any]) -> float:
     system, model = case["system"], case["model"]
     trace = read_trace([data.trace(case["trace"])])
     table = data.throughput[system, canonical(model)]
-    counts = np.arange(trace.nodes + 1)
     least = min(count for count, rate in table.items() if rate > 0)
-    rates = np.array([0.0 if count < least else table[min(count, max(table))] for count in counts])
+    rates = np.array([0.0 if count < least else table[min(count, max(table))] for count in range(trace.nodes + 1)])
     job = JobMixEntry(
         name=model, weight=1.0, minimum=least, maximum=trace.nodes, replica=1, iteration_s=data.constant(data.constants["samples_per_step"], model) / max(table.values()),
         rates=rates, template_rates=rates,
