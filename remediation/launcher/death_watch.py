@@ -86,9 +86,13 @@ class DeathWatch:
         clock = asyncio.get_running_loop().time
         while True:
             self._looked_before, self._looked = self._looked, clock()
-            for pid in tuple(self._files):
-                self._look_at(pid)
+            self.look()
             await asyncio.sleep(self._look_s)
+
+    def look(self) -> None:
+        """Look at all of them now."""
+        for pid in tuple(self._files):
+            self._look_at(pid)
 
     @property
     def noticed_s(self) -> float:

@@ -61,6 +61,8 @@ class Worker(msgspec.Struct, kw_only=True):
     status: int | None = None
     ordered_at: float = math.inf
     """Monotonic time at which the launcher ordered its end."""
+    dying: bool = False
+    """It was seen to end before anybody had ordered that."""
     noticed: bool = False
     """Its death was reported, or needs not be."""
     end: int | None = None
@@ -94,8 +96,9 @@ class Worker(msgspec.Struct, kw_only=True):
         return self.ordered_at < math.inf
 
     def order_end(self, now: float) -> None:
-        """What it has raised before is its own, whenever we hear of it."""
-        self.ordered_at = min(self.ordered_at, now)
+        """What it has raised before is its own, whenever we hear of it; and so is its end if it is dying already."""
+        if not self.dying:
+            self.ordered_at = min(self.ordered_at, now)
 
     @property
     def name(self) -> str:
@@ -259,7 +262,11 @@ class Workers:
     # --- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left."""
+        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left.
+
+        Who has just died by itself is told: the peers' words of it may have come first, and with them the order to end all.
+        """
+        self._watch.look()
         self.expect_end()
         if grace_s > 0:
             self._signal(signal.SIGTERM)
@@ -314,6 +321,7 @@ class Workers:
         worker = self._by_pid.get(pid)
         if worker is None:
             return
+        worker.dying = not worker.ordered
         if status is not None:
             self._tell(worker, status)
         else:
