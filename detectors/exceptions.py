@@ -32,7 +32,7 @@ class Exceptions:
     _over: int = field(default=-1, init=False, repr=False)
     """The newest epoch that is over."""
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
-    """Epochs of which an exception was claimed."""
+    """Epochs of which an exception was claimed that is no symptom: the others followed from it."""
     _claims: EpochClaims = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Exceptions:
             since=event.time,
             evidence=(proof, *_storage(event), *_frame(event), *lines),
         )
-        if epoch not in self._claimed:
+        if not status.symptom:
             self._claimed.append(epoch)
         yield from self._claims.report(claim, epoch)
         if late:

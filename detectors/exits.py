@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from eagle_eye.error_statuses import ErrorStatus
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
@@ -11,13 +12,16 @@ from .features.active_claims import ends_epoch, epoch_over, integer_attribute
 from .features.epoch_claims import EpochClaims
 from .features.exit_status import status_of_exit
 
+OWN_CAUSES = ("killed", "out of memory")
+"""Statuses of an end that follows from no other worker's."""
+
 
 @dataclass
 class Exits:
     """Claims worker.exited, one for each `exit` event of a launcher or agent; exit code 0 is a normal end.
 
     Withdrawn when a new epoch starts (a symptom a little later): then the worker runs again or is no longer part of the job. An exit that arrives after that is
-    claimed and withdrawn at once if it is the first of its epoch; further ones are what the first led to, and of no use any more.
+    claimed and withdrawn at once, unless it was told or follows from what was told of that epoch; a symptom explains nothing.
     """
 
     lines: int = 5
@@ -26,8 +30,10 @@ class Exits:
     """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
     _over: int = field(default=-1, init=False, repr=False)
     """The newest epoch that is over."""
-    _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
-    """Epochs of which an exit was claimed."""
+    _explained: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """Epochs of which an exit was claimed that is no symptom: the others followed from it."""
+    _told: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """(worker, epoch) of the exits that were claimed."""
     _raised: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """(worker, epoch) of the last exceptions: each is a finding of its own, and tells why its worker has ended."""
     _claims: EpochClaims = field(init=False, repr=False)
@@ -51,10 +57,9 @@ class Exits:
         signal = event.attributes.get("signal", "")
         epoch = integer_attribute(event, "epoch")
         late = 0 <= epoch <= self._over
-        explained = late and (epoch in self._claimed or (event.entity.name, epoch) in self._raised)
-        if explained or (code == 0 and not signal) or event.attributes.get("expected") == "1":
-            return
         status = status_of_exit(event)
+        if (code == 0 and not signal) or event.attributes.get("expected") == "1" or (late and self._is_known(event, epoch, status)):
+            return
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
         proof = Evidence(
             text=f"worker {event.entity.name} {how}{_where(event)}{_why(event)}",
@@ -68,11 +73,22 @@ class Exits:
         claim = Claim(
             entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof, *words)
         )
-        if epoch not in self._claimed:
-            self._claimed.append(epoch)
+        self._told.append((event.entity.name, epoch))
+        if not status.symptom:
+            self._explained.append(epoch)
         yield from self._claims.report(claim, epoch)
         if late:
             yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {epoch} was over when it was reported")
+
+
+    def _is_known(self, event: Event, epoch: int, status: ErrorStatus) -> bool:
+        """Of an epoch that is over: it was told, or it followed from what was. Who was ended from outside followed from nothing."""
+        own = (event.entity.name, epoch)
+        if own in self._raised or own in self._told:
+            return True
+        if status.symptom:
+            return any(told == epoch for _, told in self._told)
+        return epoch in self._explained and status.name not in OWN_CAUSES
 
 
 def _where(event: Event) -> str:

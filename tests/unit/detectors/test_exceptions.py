@@ -55,6 +55,14 @@ def test_an_exception_that_the_next_epoch_overtakes_is_told_once() -> None:
     assert [(claim.active, claim.since) for claim in claims] == [(True, 5.0), (False, 5.0)]
 
 
+def test_an_exception_that_arrives_after_its_consequence_is_told() -> None:
+    """The stream of its node was away; the peer's was not."""
+    reset = event("exception", worker("node-0", 0), 5.1, type="RuntimeError", message="Connection closed by peer", epoch=1)
+    frames = [cut_frame(5.2, reset), cut_frame(7.0, event("epoch.started", job(), 6.9, epoch=2)), cut_frame(60.0, raised("ValueError", "no"))]
+    claims = [claim for claim in claims_of(Exceptions(), frames) if claim.entity == WORKER]
+    assert [(claim.active, claim.evidence[0].status) for claim in claims] == [(True, "other software error"), (False, "other software error")]
+
+
 def test_an_exception_that_is_told_after_the_job_has_failed_of_it_is_over_at_once() -> None:
     failed = event("job.failed", job(), 6.9, epoch=1)
     assert [claim.active for claim in claims_of(Exceptions(), [cut_frame(7.0, failed), cut_frame(7.1, raised("ValueError", "no"))])] == [True, False]

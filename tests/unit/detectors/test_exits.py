@@ -117,6 +117,26 @@ def test_an_exit_that_is_overtaken_by_the_next_epoch_is_told_once() -> None:
     assert "epoch 1 was over when it was reported" in claims[1].evidence[-1].text
 
 
+RESET = {"last_lines": "Traceback (most recent call last):\nRuntimeError: Connection closed by peer"}
+
+
+@pytest.mark.parametrize("first", [{"code": 1, **RESET}, {"code": -9, "signal": "SIGKILL"}])
+def test_a_death_that_arrives_after_its_consequence_or_another_death_of_its_epoch_is_told(first: dict[str, object]) -> None:
+    """The stream of its node was away; the peer's was not."""
+    peer = event("exit", worker("node-1", 0), 10.2, epoch=1, **first)
+    begun, killed = event("epoch.started", job(), 11.0, epoch=2), event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    claims = claims_of(Exits(), [cut_frame(10.3, peer), cut_frame(11.0, begun), cut_frame(60.0, killed), cut_frame(60.1, killed)])
+    assert [claim.active for claim in claims if claim.entity == VICTIM] == [True, False], "once, however often it arrives"
+
+
+def test_twin_what_a_late_peer_dies_of_is_not_told_beside_it() -> None:
+    exits = Exits()
+    begun, killed = event("epoch.started", job(), 11.0, epoch=2), event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    followers = [event("exit", worker("node-1", slot), 10.2, code=1, epoch=1, **more) for slot, more in enumerate((RESET, {}))]
+    claims = claims_of(exits, [cut_frame(10.0, killed), cut_frame(11.0, begun), *(cut_frame(60.0 + at, each) for at, each in enumerate(followers))])
+    assert {claim.entity for claim in claims} == {VICTIM}
+
+
 def test_a_death_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
     """Elastic workers live on, and may die before the coordinator has reported that their epoch has begun."""
     exits = Exits()
