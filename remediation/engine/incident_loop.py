@@ -84,11 +84,14 @@ class IncidentLoop:
             self._revise(tracked, incident)
 
     def receive_event(self, event: Event, job: JobState) -> None:
-        """A new epoch, an exhausted budget or the end of a job: facts about each of its open incidents."""
+        """A new epoch, an exhausted budget or the end of a job: facts about each of its open incidents; the last one also about those that wait
+        for an operator."""
         fact = _fact_of(event)
+        told = self.state.incidents_of(job.name)
         if isinstance(fact, JobEnded):
             self.ledger.forget_job(job.name)  # the next leader need not wait for the job's launchers
-        for tracked in self.state.incidents_of(job.name):
+            told = [tracked for tracked in self.state.incidents.values() if tracked.job == job.name]
+        for tracked in told:
             self.handle(tracked, fact)
 
     # --- incidents -------------------------------------------------------------------------------------------------
@@ -127,7 +130,9 @@ class IncidentLoop:
         tracked.incident = incident
         self.ledger.save_incident(incident, tracked.state)
         if incident.active:
-            tracked.call_off = None
+            healed = tracked.call_off is not None and tracked.call_off.state is IncidentState.HEALED
+            if recurred or not healed:  # one more line of evidence does not undo that it is healed
+                tracked.call_off = None
             self.handle(tracked, Revised(changed, recurred))
         else:
             self.live.incident_closed(tracked)
@@ -254,6 +259,13 @@ class IncidentLoop:
             self._drop_plan(tracked, "the job ended")
         self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED if finished else IncidentState.FAILED)
 
+    def _parked_job_ended(self, tracked: TrackedIncident, fact: JobEnded) -> None:
+        """Nobody needs the operator's word any more; what had failed has."""
+        if tracked.state is IncidentState.FAILED:
+            self.recorder.move(tracked, IncidentPhase.ENDED)
+        else:
+            self._job_ended(tracked, fact)
+
     # --- handlers: what our action did -----------------------------------------------------------------------------------
 
     def _action_ended(self, tracked: TrackedIncident, fact: ActionEnded) -> None:
@@ -264,6 +276,7 @@ class IncidentLoop:
 
     def _healed_before_the_plan(self, tracked: TrackedIncident, fact: Verified) -> None:
         """What was done before has helped, while something stronger is planned or about to run: that is called off."""
+        tracked.judged = fact.result, fact.why
         if fact.result != "healed" or self._needed_in_health(tracked):
             return
         why = f"its incident is healed by {fact.verification.plan.action}: {fact.why}"
@@ -350,6 +363,7 @@ HANDLERS: Mapping[IncidentPhase, Mapping[type[Fact], Handler]] = {
     IncidentPhase.NEEDS_OPERATOR: {
         Revised: IncidentLoop._begin_again,
         Withdrawn: IncidentLoop._close_withdrawn,
+        JobEnded: IncidentLoop._parked_job_ended,
     },
     IncidentPhase.ENDED: {
         Revised: IncidentLoop._reopen,

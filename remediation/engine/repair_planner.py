@@ -234,8 +234,10 @@ class RepairPlanner:
             self.recorder.move(tracked, IncidentPhase.VERIFYING)
         elif tracked.escalation.cost_weighed:
             self._leave(tracked, choice.how if choice is not None else "its throughput is not known yet")
-        elif tracked.state is IncidentState.CONTAINED:
+        elif tracked.state is IncidentState.CONTAINED and tracked.judged[0] in ("", "healed"):
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)  # judged while it was being weighed
+        elif tracked.state is IncidentState.CONTAINED:
+            self.give_up(tracked, f"the job's own repair is not known to have helped ({tracked.judged[1]}), and nothing beyond it is worth its cost")
         else:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.replan_s)
 
@@ -282,8 +284,13 @@ class RepairPlanner:
 
     def _park(self, tracked: TrackedIncident, plan: Plan, state: str, reason: str = "") -> None:
         self.notify(tracked, f"plan {plan.id} ({plan.action}) is {state}{': ' + reason if reason else ''}")
-        judged = tracked.incident.id in self.state.verifications
-        self.recorder.move(tracked, IncidentPhase.VERIFYING if judged else IncidentPhase.NEEDS_OPERATOR)
+        if tracked.incident.id in self.state.verifications:
+            self.recorder.move(tracked, IncidentPhase.VERIFYING)
+        elif tracked.incident.active or tracked.escalation.isolates:
+            self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
+        else:  # it is over, and nobody will tell that again
+            state = IncidentState.HEALED if tracked.judged[0] == "healed" else IncidentState.CLOSED
+            self.recorder.move(tracked, IncidentPhase.ENDED, state=state)
 
     def remember(self, tracked: TrackedIncident, plan: Plan, *, failed: bool) -> None:
         """The attempt counts from now on."""

@@ -58,6 +58,8 @@ class TrackedIncident:
     """Cause and culprits when the plan was begun."""
     call_off: CallOff | None = None
     """Why the plan that is carried out is wanted no more; None: it is."""
+    judged: tuple[str, str] = ("", "")
+    """What became of the repair before, and why, if it was judged while a stronger one was being weighed."""
     level: str = ""
     """The level of escalation that the plan is."""
     evidence_kept: set[str] = field(default_factory=set)

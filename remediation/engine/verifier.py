@@ -59,6 +59,7 @@ class Verifier:
             progress=progress,
         )
         self.state.verifications[tracked.incident.id] = verification
+        tracked.judged = "", ""
         self.state.history.attempt(attempt_of(plan, tracked.incident, began, level=tracked.level, step=bad))
         self.recorder.move(tracked, IncidentPhase.VERIFYING, state=IncidentState.CONTAINED)
 

@@ -73,6 +73,7 @@ def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -
             "resume_step": target.resume_step,
             "skip": list(target.skip),
             "reason": "command",
+            "kind": plan.reason if plan.own else "",  # the cause, which the job's budget counts by
             "own": plan.own,
             "release": [],
         }

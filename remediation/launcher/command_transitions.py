@@ -50,7 +50,7 @@ def _changes_state(fact: RestartCommand) -> bool:
 
 
 def _restart(state: CoordinatorState, fact: RestartCommand) -> Effects:
-    request = EpochRequest(reason=fact.reason, plan=fact.plan, resume_step=fact.resume_step)
+    request = EpochRequest(reason=fact.reason, kind=fact.kind, plan=fact.plan, resume_step=fact.resume_step)
     evicted = (state.membership.evicted | set(fact.exclude)) - set(fact.release)
     in_place = bool(fact.exclude or fact.release) and not (_changes_state(fact) or fact.workers) and _lives_without(state, evicted)
     error = _too_few_nodes_without(state, evicted) or (state.elastic.too_few_without(evicted, state.membership) if in_place else "")
@@ -72,8 +72,9 @@ def _overdrawn(state: CoordinatorState, fact: RestartCommand) -> str:
     """Charge the job's own budget if the command says so; the error if nothing is left of it. A restart that backs off is paid for."""
     if not fact.own or state.phase is JobPhase.BACKOFF:
         return ""
-    refusal = state.budget.refusal(fact.reason)
-    state.budget.take(fact.reason)
+    kind = fact.kind or fact.reason
+    refusal = state.budget.refusal(kind)
+    state.budget.take(kind)
     return refusal and f"the job's own budget is exhausted: {refusal}"
 
 
@@ -95,13 +96,13 @@ def _restart_some(state: CoordinatorState, fact: RestartCommand) -> Effects:
     if not found:  # the job was faster
         return [CommandResult(command=fact.key, epoch=state.epoch)]
     if len(found) == len(serving):  # none would be left to go on
-        return _restart(state, RestartCommand(key=fact.key, plan=fact.plan, reason=fact.reason, own=fact.own))
+        return _restart(state, RestartCommand(key=fact.key, plan=fact.plan, reason=fact.reason, kind=fact.kind, own=fact.own))
     error = _overdrawn(state, fact)
     if error:
         return [CommandResult(command=fact.key, error=error)]
     state.unanswered.append(fact.key)
     excluded = [effect for worker in found for effect in state.elastic.exclude(worker, "it is restarted by command")]
-    return excluded + begin(state, EpochRequest(reason=fact.reason, plan=fact.plan, in_place=True))
+    return excluded + begin(state, EpochRequest(reason=fact.reason, kind=fact.kind, plan=fact.plan, in_place=True))
 
 
 # --- evict and release ----------------------------------------------------------------------------------------------------

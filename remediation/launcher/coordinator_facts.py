@@ -219,6 +219,8 @@ class RestartCommand(JobCommand, frozen=True, kw_only=True):
     """
 
     reason: str = "command"
+    kind: str = ""
+    """What the heal budget counts it as, such as `python hang`; '' where the reason says it."""
     own: bool = False
     """It is charged to the job's own heal budget."""
     resume_step: int = -1

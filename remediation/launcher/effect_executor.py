@@ -350,7 +350,7 @@ def _request(command: Command) -> dict[str, Any]:
     given = command.arguments
     try:
         return {
-            "reason": str(given.get("reason") or "command"), "own": bool(given.get("own", False)),
+            "reason": str(given.get("reason") or "command"), "kind": str(given.get("kind") or ""), "own": bool(given.get("own", False)),
             "resume_step": int(given.get("resume_step", -1)), "skip": tuple(int(step) for step in given.get("skip", ())),
             "exclude": tuple(str(node) for node in given.get("exclude", ())),
             "release": tuple(str(node) for node in given.get("release", ())),

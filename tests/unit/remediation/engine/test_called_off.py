@@ -105,6 +105,23 @@ def test_a_plan_that_waits_for_its_next_attempt_is_stale_when_its_incident_is_wi
     assert {state for _, state in world.outcomes()} == {"stale"}
 
 
+@pytest.mark.parametrize("more", [0.0, 100.0], ids=["one more line of evidence", "twin: it came again"])
+def test_a_plan_that_is_about_to_run_stays_called_off_once_its_incident_is_healed(make_world, more):
+    world = make_world()
+    deferred = deferring(world)
+    came_back(world)
+    deferred.run()  # the stacks
+    world.run(0.3)
+    found = world.ledger.incident("i2")[-1]
+    assert world.outcome("evict_node", "i2").state == "intended"
+    world.run(10)
+    world.find("network error", WORKER, name="i2", revision=found.revision + 1, since=found.since + more)
+    world.run(0.2)
+    deferred.run()
+    world.run(1)
+    assert ("restart" in world.sent) is bool(more)
+
+
 # --- right before it runs --------------------------------------------------------------------------------------------
 
 
@@ -297,3 +314,15 @@ def test_an_end_of_the_job_ends_its_incidents(make_world):
     world.run(60)
     assert world.sent == ["dump", "restart"]
     assert world.state() is IncidentState.FAILED
+
+
+@pytest.mark.parametrize(("ended", "state"), [("job.finished", IncidentState.CLOSED), ("job.failed", IncidentState.FAILED)])
+def test_the_end_of_a_job_ends_what_waits_for_an_operator(make_world, ended, state):
+    """Nobody withdraws it any more: it stayed open for ever, and each new leader took it up again."""
+    world = make_world(Mode.OBSERVE)
+    slow_node(world)
+    world.run(20)
+    assert world.state() is IncidentState.OPEN
+    world.job.tell(ended, reason="the script ended")
+    world.run(1)
+    assert world.state() is state

@@ -137,6 +137,13 @@ def test_a_restart_that_the_server_charges_to_the_job_has_a_kind_of_its_own() ->
     assert "exhausted" in only(refused, CommandResult)[0].error
 
 
+def test_restarts_that_the_server_charges_for_different_causes_are_each_made() -> None:
+    job = Job("restart:1")
+    assert [bool(only(job.follow(job.coordinator.restart(f"c{number}", own=True, kind=kind)), Start)) for number, kind in enumerate(("python hang", "worker stopped"))] == [True, True]
+    refused = job.coordinator.restart("d", own=True, kind="python hang")
+    assert "1 times within 1h after: python hang" in only(refused, CommandResult)[0].error
+
+
 def test_the_next_coordinator_knows_what_was_spent_on_what_and_for_how_long_it_counts() -> None:
     before = Job("restart:1")
     assert before.heals()
