@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,11 +41,10 @@ class Reporter:
         self, kind: type[BaseException], value: BaseException | None, trace: TracebackType | None, thread: str = ""
     ) -> None:
         """Send it, then store it. Never raises: the process has trouble enough."""
-        raised = time.monotonic()
         error = {**describe(kind, value, trace), "step": self.monitor.step, "thread": thread, "fatal": not thread}
         refused = failure_raised(value, trace)
         storage = {"path": refused.path, "errno": refused.errno, "free_bytes": refused.free_bytes} if refused is not None else {}
-        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, raised=raised, **error, **storage)
+        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **error, **storage)
         if self.launcher:
             with contextlib.suppress(OSError):  # the launcher is gone; the ring holds it for the agent
                 messages.send(self.launcher, message)

@@ -96,16 +96,15 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
     noticed_s: float = 0.0
     """At most so many seconds before the report it died."""
     failure: FailureSignature | None = None
-    """What comes again if the program or its data is to blame; None if that is ruled out."""
-    error_status: str = ""
-    """What the exception that ended it tells, if there was one: a row of eagle_eye/error_statuses.py."""
+    """The exception that ended it, if it is one of the program's own."""
+
     symptom: bool = False
     """It raised what also a healthy worker raises when a peer is gone."""
 
     @property
     def kind(self) -> str:
         """What the heal budget counts as one cause."""
-        return kind_of_death(self.failure, self.code, self.error_status)
+        return kind_of_death(self.failure, self.code)
 
 
 class WorkerFinished(Fact, frozen=True, kw_only=True):

@@ -1,53 +1,26 @@
-"""Tells failures of the program or its data from failures of the machine: the former come back as the same failure, whoever runs the step.
+"""Tells failures of the program or its data from failures of the machine: the former come back as the same exception, whoever runs the step.
 
-A failure is seen again only in a later epoch: what all workers raise at once may be one hiccup of something that they share. What the
-machine can cause, too, has to come back on other workers, or on another node.
+A lack of memory can be either: it is the program's only if it comes back on another node, in the same step of a later epoch.
 """
 
 import re
 import signal
 from collections.abc import Iterator
-from enum import StrEnum
 
 import msgspec
 
 from eagle_eye.error_statuses import classify
 from eagle_eye.topology import node_of_worker
 
-_CRASHES = (signal.SIGSEGV, signal.SIGFPE, signal.SIGILL)
-"""What a fault of the program's native code ends it by. SIGABRT and SIGBUS are not among them: the former is also how NCCL ends a worker
-that has lost a peer, the latter is also a full /dev/shm; SIGKILL and SIGTERM come from outside."""
-_SIGNALLED = 128
-"""A shell's exit code for a program that ended by a signal is above it."""
-_FIGURES = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+_PROGRAMS_OWN = "other software error"
+"""What no row of the table knows as an error of hardware, network or memory."""
+_MEMORY = "out of memory"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 _LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "/eagle_eye/", "<frozen ")
 
 
-class Repeat(StrEnum):
-    """Where a failure has to come again, in a later epoch, before the program or its data is to blame."""
-
-    ANYWHERE = "anywhere"
-    """On the same worker, too."""
-    OTHER_WORKER = "another worker"
-    """A worker that ends by itself may have found its machine wanting."""
-    OTHER_WORKERS = "another node, or two other workers"
-    """A GPU, or its memory, may be broken."""
-    OTHER_NODE = "another node"
-    """Other processes on the node may have used up its memory."""
-
-
-_REPEATS = {
-    "other software error": Repeat.ANYWHERE,
-    "out of memory": Repeat.OTHER_NODE,
-    "cuda error": Repeat.OTHER_WORKERS,
-    "illegal memory access": Repeat.OTHER_WORKERS,
-}
-"""Status of an exception (eagle_eye/error_statuses.py) → where it has to come again. Another node, or another try, may help against all others."""
-
-
 class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker failed, without what differs from process to process."""
+    """An exception of a worker, without what differs from process to process."""
 
     type: str
     message: str
@@ -55,12 +28,13 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The innermost frame of the user's own code, such as `train.py:212 in validate`; '' if the traceback has none."""
     step: int
     """-1 if it is not known."""
-    repeat: Repeat = Repeat.ANYWHERE
+    memory: bool = False
+    """A lack of memory: other processes on the node may have used it up."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Equal for two failures that are the same; where no step is known the message has to be the same, but for its figures."""
-        return self.type, self.frame, str(self.step) if self.step >= 0 else _FIGURES.sub("0", self.message)
+        """Equal for two failures that are the same; where no step is known the message has to be the same."""
+        return self.type, self.frame, str(self.step) if self.step >= 0 else self.message
 
     @property
     def kind(self) -> str:
@@ -82,25 +56,11 @@ def signature_of(type_name: str, message: str, traceback: str, step: int) -> Fai
     >>> signature_of("RuntimeError", "Connection closed by peer", "", 40) is None
     True
     """
-    repeat = _REPEATS.get(classify(f"{type_name}: {message}").name)
-    if not type_name or repeat is None:
+    status = classify(f"{type_name}: {message}").name
+    if not type_name or status not in {_PROGRAMS_OWN, _MEMORY}:
         return None
     first_line = message.strip().partition("\n")[0]
-    return FailureSignature(type=type_name, message=first_line[:200], frame=user_frame(traceback), step=step, repeat=repeat)
-
-
-def signature_of_end(code: int | None, step: int) -> FailureSignature | None:
-    """Of a worker that ended without an exception; None if its step is not known, or somebody else may have ended it.
-
-    >>> str(signature_of_end(3, 40))
-    'worker ended with code 3, step 40'
-    >>> signature_of_end(-9, 40) is None
-    True
-    """
-    if code is None or step < 0 or not (0 < code < _SIGNALLED or -code in _CRASHES):
-        return None
-    repeat = Repeat.OTHER_WORKER if code > 0 else Repeat.OTHER_WORKERS
-    return FailureSignature(type=kind_of_death(None, code), message="", frame="", step=step, repeat=repeat)
+    return FailureSignature(type=type_name, message=first_line[:200], frame=user_frame(traceback), step=step, memory=status == _MEMORY)
 
 
 def user_frame(traceback: str) -> str:
@@ -115,7 +75,7 @@ def _user_frames(traceback: str) -> Iterator[str]:
             yield f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['function']}"
 
 
-def kind_of_death(failure: FailureSignature | None, code: int | None, error_status: str = "") -> str:
+def kind_of_death(failure: FailureSignature | None, code: int | None) -> str:
     """What a heal budget counts as one cause, whichever worker it was.
 
     >>> kind_of_death(None, -9), kind_of_death(None, 1), kind_of_death(None, None)
@@ -123,8 +83,6 @@ def kind_of_death(failure: FailureSignature | None, code: int | None, error_stat
     """
     if failure is not None:
         return failure.kind
-    if error_status:
-        return error_status
     if code is None:
         return "worker died"
     return f"worker ended by {name}" if (name := signal_name(code)) else f"worker ended with code {code}"
@@ -177,20 +135,18 @@ class FailureLog:
     """The failures that a coordinator has seen."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
-        """Key → worker and epoch, in the order in which they were told."""
+        self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
+        """Key → worker and epoch of the last time."""
 
     def repeated(self, failure: FailureSignature | None, worker: str, epoch: int) -> str:
-        """Why the failure is the program's or the data's: it was there before, in another epoch. '' if that is not shown."""
+        """Why the failure is the program's or the data's: it was there before, on another worker or in an earlier epoch. '' if it was not."""
         if failure is None:
             return ""
-        seen = self._seen.setdefault(failure.key, [])
-        before = next(((name, at) for name, at in seen if at != epoch and _is_elsewhere(failure, name, worker)), None)
-        others = {name for name, at in seen if at != epoch and name != worker}
-        seen.append((worker, epoch))
-        if before is None and failure.repeat is Repeat.OTHER_WORKERS and failure.step >= 0 and len(others) > 1:
-            before = next((name, at) for name, at in seen if name in others)
-        if before is None:
+        before = self._seen.get(failure.key)
+        if before is not None and failure.memory and not _is_elsewhere_again(failure, before, (worker, epoch)):
+            return ""
+        self._seen[failure.key] = worker, epoch
+        if before is None or before == (worker, epoch):
             return ""
         return (
             f"{failure}: the same as of worker {before[0]} in epoch {before[1]}, now of worker {worker}; the program or its data fails, and neither "
@@ -198,10 +154,6 @@ class FailureLog:
         )
 
 
-def _is_elsewhere(failure: FailureSignature, before: str, now: str) -> bool:
-    """Whether the places of the two are apart as far as the failure asks for."""
-    if failure.repeat is Repeat.ANYWHERE:
-        return True
-    if failure.repeat is Repeat.OTHER_WORKER:
-        return before != now
-    return failure.step >= 0 and node_of_worker(now) != node_of_worker(before)
+def _is_elsewhere_again(failure: FailureSignature, before: tuple[str, int], now: tuple[str, int]) -> bool:
+    """Another node has no memory for the same step either, although it was begun anew."""
+    return failure.step >= 0 and now[1] > before[1] and node_of_worker(now[0]) != node_of_worker(before[0])

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import os
 import signal
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from eagle_eye.error_statuses import BY_NAME, classify
+from eagle_eye.error_statuses import classify
 from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
@@ -19,7 +18,7 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import signal_name, signature_of, signature_of_end, user_frame
+from .failure_signature import signal_name, signature_of, user_frame
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
@@ -197,10 +196,11 @@ class JobMember:
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), young=lived < self._settings.start_s)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
-        step = step_of(attributes["step"])
-        if not worker.exception:
-            worker.failure = signature_of_end(code, step)
-        self._report("death", known | {"cause": event.id, "at_start": at_start} | _failure(worker, step))
+        words = {
+            "cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure),
+            "symptom": worker.symptom,
+        }  # fmt: skip
+        self._report("death", known | words)
         log.warning("%s", event.message)
 
     def _finished(self, worker: Worker) -> None:
@@ -231,9 +231,8 @@ class JobMember:
             return None
         if not worker.elastic and int(message.get("epoch", worker.epoch)) != worker.epoch:
             return None
-        if kind == "exception":
-            if not worker.ordered or float(message.get("raised", math.inf)) < worker.ordered_at:  # else it is our own doing: its peers were ended before it
-                self._exception(worker, message)
+        if kind == "exception" and not worker.ordered:  # else it is our own doing: its peers were ended before it
+            self._exception(worker, message)
         elif kind == "checkpoint":
             attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
             self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
@@ -264,20 +263,9 @@ class JobMember:
             self._event_log.of_worker("thread.exception", worker.name, text, {**attributes, "thread": thread})
             return
         worker.exception = raised
-        step, status = step_of(attributes["step"]), classify(f"{raised}: {attributes['message']}")
-        if "errno" in attributes:  # storage refused a file: neither the program nor its data is to blame
-            status = BY_NAME["storage error"]
-        else:
-            worker.failure = signature_of(raised, attributes["message"], attributes["traceback"], step)
-        worker.error_status, worker.symptom = status.name, status.symptom
-        event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
-        if worker.ordered and not worker.elastic:  # no end of it will be told
-            self._report("death", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "cause": event.id, "lasting": True, **_failure(worker, step)})
-
-
-def _failure(worker: Worker, step: int) -> Body:
-    """The part of a report of its death that says what it died of."""
-    return {"step": step, "failure": msgspec.to_builtins(worker.failure), "symptom": worker.symptom, "error_status": worker.error_status}
+        worker.failure = signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
+        self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
 
 
 def step_of(text: str) -> int:

@@ -169,11 +169,8 @@ def died_while_running(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """Of a job that is not elastic."""
-    if state.last is None:
+    if state.last is None or not state.is_current(fact.epoch):
         return []
-    if not state.is_current(fact.epoch):  # told late: it heals nothing any more, but it may have come again meanwhile
-        why = repeated(state, fact)
-        return skip_or_stop(state, fact, why) if why else []
     if fact.at_start and state.last.reason == "start" and not state.suspects:
         return _fail_at_start(state, fact)
     if why := repeated(state, fact):

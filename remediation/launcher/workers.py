@@ -2,13 +2,11 @@
 
 import asyncio
 import contextlib
-import math
 import os
 import re
 import secrets
 import signal
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,9 +28,7 @@ from .zygote_client import ZygoteLink, kill_group
 STATUS_S = 0.05
 """How long an exit status is waited for where the kernel does not show it at once."""
 WORDS_S = 0.02
-"""How long an exit code that nobody has explained waits for the exception that may be under way in the inbox ..."""
-WORDS_LONGEST_S = 5.0
-"""... and so long where the ring says that there is one, and this machine is busy."""
+"""How long an exit code that nobody has explained waits for the exception that is under way in the inbox."""
 RECENT = 16
 FEWEST = 3
 """Steps whose length says something about the next one's."""
@@ -59,10 +55,8 @@ class Worker(msgspec.Struct, kw_only=True):
     socket: Path
     began: float
     status: int | None = None
-    ordered_at: float = math.inf
-    """Monotonic time at which the launcher ordered its end."""
-    dying: bool = False
-    """It was seen to end before anybody had ordered that."""
+    ordered: bool = False
+    """The launcher ended it itself."""
     noticed: bool = False
     """Its death was reported, or needs not be."""
     end: int | None = None
@@ -71,8 +65,6 @@ class Worker(msgspec.Struct, kw_only=True):
     """Type of the exception that it announced."""
     failure: FailureSignature | None = None
     """That exception, if it is one of the program's own."""
-    error_status: str = ""
-    """What that exception tells: a row of eagle_eye/error_statuses.py."""
     symptom: bool = False
     """That exception is what also a healthy worker raises when a peer is gone."""
     elastic: bool = False
@@ -89,16 +81,6 @@ class Worker(msgspec.Struct, kw_only=True):
     @property
     def running(self) -> bool:
         return self.status is None and not self.noticed
-
-    @property
-    def ordered(self) -> bool:
-        """The launcher ended it itself."""
-        return self.ordered_at < math.inf
-
-    def order_end(self, now: float) -> None:
-        """What it has raised before is its own, whenever we hear of it; and so is its end if it is dying already."""
-        if not self.dying:
-            self.ordered_at = min(self.ordered_at, now)
 
     @property
     def name(self) -> str:
@@ -212,7 +194,7 @@ class Workers:
 
     def kill(self, worker: Worker) -> None:
         """End one, at our own wish."""
-        worker.order_end(time.monotonic())
+        worker.ordered = True
         if worker.status is None and self.zygote is not None:
             self.zygote.kill(worker.pid, signal.SIGKILL)
 
@@ -262,11 +244,7 @@ class Workers:
     # --- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left.
-
-        Who has just died by itself is told: the peers' words of it may have come first, and with them the order to end all.
-        """
-        self._watch.look()
+        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left."""
         self.expect_end()
         if grace_s > 0:
             self._signal(signal.SIGTERM)
@@ -279,9 +257,8 @@ class Workers:
 
     def expect_end(self) -> None:
         """From now on no end of the present workers is an event: their peers may be stopped before they are."""
-        now = time.monotonic()
         for worker in self._by_pid.values():
-            worker.order_end(now)
+            worker.ordered = True
 
     def _signal(self, number: int) -> None:
         for worker in self._by_pid.values():
@@ -321,7 +298,6 @@ class Workers:
         worker = self._by_pid.get(pid)
         if worker is None:
             return
-        worker.dying = not worker.ordered
         if status is not None:
             self._tell(worker, status)
         else:
@@ -336,25 +312,14 @@ class Workers:
         if worker.ordered:
             return
         if worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
-            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, time.monotonic() + WORDS_LONGEST_S)
+            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker)
         else:
             self._on_end(worker, worker.end)
 
-    def _tell_late(self, worker: Worker, deadline: float) -> None:
+    def _tell_late(self, worker: Worker) -> None:
         """Its exit may have overtaken its last words; a later epoch has no use for either."""
-        if self._by_pid.get(worker.pid) is not worker:
-            return
-        if not worker.exception and self._has_raised(worker) and time.monotonic() < deadline:
-            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, deadline)
-        else:
+        if self._by_pid.get(worker.pid) is worker:
             self._on_end(worker, worker.end)
-
-    def _has_raised(self, worker: Worker) -> bool:
-        """It writes its exception into its ring once it has sent it."""
-        with contextlib.suppress(RingError):
-            reader = self.reader(worker)
-            return reader is not None and reader.error() is not None
-        return False
 
     # --- progress ----------------------------------------------------------------------------------------------
 

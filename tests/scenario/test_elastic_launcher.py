@@ -108,19 +108,6 @@ def test_a_micro_batch_that_kills_whoever_computes_it_ends_the_job_after_two_wit
     assert cluster.events("exception")[0].attributes["traceback"].count("elastic_loop.py") > 1
 
 
-@pytest.mark.parametrize(("end", "words", "deaths"), [("3", "worker ended with code 3", 2), ("SIGSEGV", "worker ended by SIGSEGV", 3)])
-def test_a_micro_batch_that_ends_whoever_computes_it_without_a_word_ends_the_job_too(cluster: ElasticCluster, end: str, words: str, deaths: int) -> None:
-    """Before, it was dealt on until the job might not heal itself again."""
-    launcher = cluster.launch(0, nnodes=(1, 1))
-    cluster.trains(3, cluster.worker(0, 0))
-    step = cluster.newest(cluster.worker(0, 0))["step"] + 20
-    (cluster.commits / "poison").write_text(f"{step} {end}")
-    assert launcher.wait(DEADLINE_S) == 1
-    (failed,) = cluster.events("job.failed")
-    assert f"{words}, step {step}: the same as of worker" in failed.message
-    assert len(cluster.events("exit")) == deaths
-
-
 def test_two_at_once_are_one_event(cluster: ElasticCluster) -> None:
     cluster.launch(0, nnodes=(1, 1), nproc=4)
     first = cluster.worker(0, 0)

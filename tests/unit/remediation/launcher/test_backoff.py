@@ -132,36 +132,12 @@ def test_what_a_person_has_changed_is_started_at_once_when_it_fails_again() -> N
 
 def test_the_same_exception_that_is_told_while_the_job_waits_ends_it() -> None:
     job = Job()
+    job.die(step=7)
     failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
     job.die(step=7, failure=failure)
-    job.die(step=7)
     assert job.phase is JobPhase.BACKOFF
     told = job.coordinator.learn(WorkerDied(epoch=job.coordinator.epoch, worker="r/n0/1", code=1, failure=failure))
     assert "the program or its data fails" in only(told, End)[0].reason
-
-
-def test_twin_a_hiccup_that_all_workers_saw_at_once_ends_nothing() -> None:
-    """A service that they share was away: nobody has tried again yet."""
-    job = Job()
-    job.die(step=7)
-    failure = FailureSignature(type="ServiceError", message="503", frame="train.py:3 in load", step=9)
-    told = [job.die(step=7, failure=failure)]
-    epoch = job.coordinator.epoch
-    told += [job.coordinator.learn(WorkerDied(epoch=epoch, worker=f"r/n0/{slot}", code=1, failure=failure)) for slot in (1, 2)]
-    assert job.phase is JobPhase.BACKOFF
-    assert not any(only(effects, End) for effects in told)
-
-
-def test_an_exception_of_an_epoch_that_is_over_counts_though_it_is_told_late() -> None:
-    """It was raised before the end of its worker was ordered; its message came after that, on a busy machine."""
-    job = Job()
-    failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
-    job.die(step=9)
-    restarts = job.coordinator.budget.spent
-    late = WorkerDied(epoch=job.coordinator.epoch - 1, worker="r/n0/1", failure=failure)
-    assert job.coordinator.learn(late) == [], "it restarts nothing, and is charged to no budget"
-    assert job.coordinator.budget.spent == restarts
-    assert "the program or its data fails" in only(job.die(step=9, failure=failure), End)[0].reason
 
 
 @pytest.mark.parametrize("order", ["finished first", "needed first"])

@@ -1,10 +1,8 @@
 """Which failures are the program's own, and when they are the same."""
 
-import signal
-
 import pytest
 
-from remediation.launcher.failure_signature import FailureLog, FailureSignature, signature_of, signature_of_end
+from remediation.launcher.failure_signature import FailureLog, FailureSignature, signature_of
 
 TRACEBACK = '''\
   File "/home/ada/train.py", line 40, in <module>
@@ -31,6 +29,7 @@ def test_a_failure_is_told_by_the_users_own_frame() -> None:
     ("kind", "message"),
     [
         ("RuntimeError", "Connection closed by peer"),
+        ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
         ("OSError", "[Errno 28] No space left on device"),
         ("DistBackendError", "NCCL operation timed out"),
         ("", ""),
@@ -42,7 +41,7 @@ def test_what_hardware_network_or_storage_do_is_not_the_programs(kind: str, mess
 
 @pytest.mark.parametrize(
     ("again", "worker", "epoch"),
-    [(failure(), "w1", 2), (failure(), "w2", 2), (failure(message="another length"), "w1", 2)],
+    [(failure(), "w1", 2), (failure(), "w2", 1), (failure(message="another length"), "w1", 2)],
     ids=["after a restart", "on another worker", "with other words"],
 )
 def test_the_same_failure_again_is_the_programs(again: FailureSignature, worker: str, epoch: int) -> None:
@@ -64,8 +63,6 @@ def test_without_a_step_the_words_have_to_be_the_same() -> None:
     log = FailureLog()
     log.repeated(failure(step=-1), "w1", 1)
     assert log.repeated(failure(step=-1, message="another"), "w1", 2) == ""
-    assert log.repeated(failure(step=-1, message="index 1733 at 0x7f01"), "w1", 2) == ""
-    assert log.repeated(failure(step=-1, message="index 92 at 0x7fe0"), "w1", 3) != "", "figures differ from try to try"
     assert log.repeated(failure(step=-1), "w1", 3) != ""
 
 
@@ -92,60 +89,3 @@ def test_twin_a_lack_of_memory_that_a_restart_or_another_node_may_help_against_i
     log = FailureLog()
     log.repeated(no_memory(again.step if again.step < 0 else 40), "r/n0/0", 1)
     assert log.repeated(again, worker, epoch) == ""
-
-
-def test_twin_what_all_workers_raise_at_once_may_be_a_hiccup_of_something_they_share() -> None:
-    log = FailureLog()
-    assert [log.repeated(failure(), worker, 1) for worker in ("w1", "w2", "w3")] == ["", "", ""]
-    assert "the same as of worker w1 in epoch 1" in log.repeated(failure(), "w2", 2)
-
-
-def test_what_an_earlier_epoch_raised_counts_though_it_is_told_later() -> None:
-    log = FailureLog()
-    assert log.repeated(failure(), "w1", 2) == ""
-    assert "the same as of worker w1 in epoch 2" in log.repeated(failure(), "w2", 1)
-
-
-def ended(code: int, step: int = 40) -> FailureSignature:
-    found = signature_of_end(code, step)
-    assert found is not None
-    return found
-
-
-def test_a_step_that_another_worker_ends_in_with_the_same_exit_code_is_the_programs() -> None:
-    """A sample that has its worker call sys.exit would end one worker after the other."""
-    log = FailureLog()
-    assert log.repeated(ended(3), "r/n0/0", 1) == ""
-    assert log.repeated(ended(3), "r/n0/1", 2).startswith("worker ended with code 3, step 40: the same as of worker r/n0/0 in epoch 1")
-
-
-@pytest.mark.parametrize(("worker", "epoch", "again"), [("r/n0/0", 2, ended(3)), ("r/n0/1", 1, ended(3)), ("r/n0/1", 2, ended(3, 41)), ("r/n0/1", 2, ended(4))],
-                         ids=["the same worker: its machine may be wanting", "at once", "another step", "another code"])  # fmt: skip
-def test_twin_an_exit_code_that_a_machine_may_have_caused_is_not(worker: str, epoch: int, again: FailureSignature) -> None:
-    log = FailureLog()
-    log.repeated(ended(3), "r/n0/0", 1)
-    assert log.repeated(again, worker, epoch) == ""
-
-
-def test_a_crash_is_the_programs_on_another_node_or_on_two_other_workers() -> None:
-    crash = ended(-signal.SIGSEGV)
-    log = FailureLog()
-    assert log.repeated(crash, "r/n0/0", 1) == ""
-    assert log.repeated(crash, "r/n0/0", 2) == "", "its GPU may be broken"
-    assert log.repeated(crash, "r/n0/1", 3) == "", "the memory of its node may be"
-    assert log.repeated(crash, "r/n0/2", 4) != ""
-    log = FailureLog()
-    log.repeated(crash, "r/n0/0", 1)
-    assert log.repeated(crash, "r/n1/0", 2) != ""
-
-
-def test_a_cuda_error_is_the_programs_only_where_it_follows_the_rank() -> None:
-    raised = signature_of("AcceleratorError", "CUDA error: device-side assert triggered", TRACEBACK, 40)
-    log = FailureLog()
-    assert [log.repeated(raised, "r/n0/0", epoch) for epoch in (1, 2, 3)] == ["", "", ""]
-    assert "the same as of worker r/n0/0" in log.repeated(raised, "r/n1/0", 4)
-
-
-@pytest.mark.parametrize(("code", "step"), [(-signal.SIGKILL, 40), (-signal.SIGTERM, 40), (-signal.SIGABRT, 40), (137, 40), (0, 40), (3, -1), (None, 40)])
-def test_twin_an_end_from_outside_or_of_a_lost_peer_shows_nothing(code: int | None, step: int) -> None:
-    assert signature_of_end(code, step) is None

@@ -47,15 +47,6 @@ class Member:
         said = {"kind": "exception", "worker": self.workers[0].name, "epoch": 1, "type": "ValueError", "message": "no", "traceback": "", "step": 4}
         self.member.receive({**said, **more})
 
-    def end(self, slot: int, code: int) -> None:
-        """A worker ends with an exit code."""
-
-        async def end() -> None:
-            self.workers[slot].end = code << 8
-            self.member.worker_ended(self.workers[slot], code << 8)
-
-        asyncio.run(end())
-
     def _report(self, kind: str, body: Body) -> None:
         self.reported.append((kind, body))
 
@@ -109,30 +100,3 @@ def test_an_end_with_zero_is_told_and_reported_once_all_of_the_node_have_ended(t
     asyncio.run(end())
     assert [(event.name, event.attributes["rank"]) for event in member.events] == [("worker.finished", "0"), ("worker.finished", "1")]
     assert [kind for kind, _ in member.reported] == ["worker_finished", "worker_finished", "finished"]
-
-
-def test_an_exception_from_before_its_end_was_ordered_is_told_whenever_it_arrives(tmp_path: Path) -> None:
-    """All ranks raise at once on a busy machine: the first report ends the others before theirs are read."""
-    member = made(tmp_path)
-    member.workers[0].order_end(100.0)
-    member.raises(raised=99.9)
-    assert [event.name for event in member.events] == ["exception"]
-    ((kind, body),) = member.reported
-    assert (kind, body["worker"], body["epoch"], body["failure"]["type"], body["lasting"]) == ("death", "r/n0/0", 1, "ValueError", True)
-
-
-def test_twin_one_from_after_it_is_our_own_doing(tmp_path: Path) -> None:
-    member = made(tmp_path)
-    member.workers[0].order_end(100.0)
-    member.raises(raised=100.1)
-    member.raises()
-    assert (member.events, member.reported) == ([], [])
-
-
-def test_a_file_that_storage_refused_is_neither_the_programs_nor_its_datas(tmp_path: Path) -> None:
-    member = made(tmp_path)
-    member.raises(type="RuntimeError", message="could not save", path="/full/9.pt", errno="ENOSPC", free_bytes=0)
-    member.end(0, 1)
-    ((_, body),) = member.reported
-    assert (body["failure"], body["error_status"]) == (None, "storage error")
-

@@ -83,12 +83,11 @@ def test_a_step_that_is_not_known_cannot_be_skipped() -> None:
 
 
 def test_twin_peers_that_raise_it_before_the_workers_are_started_anew_do_not_end_the_job() -> None:
-    """The first one of the second epoch shows that it is the data's; the others come while the epoch that skips it is being formed."""
+    """The second one shows that it is the data's; the third comes while the epoch that skips it is being formed."""
     job = Job(skips=5)
-    job.die()
-    second = job.coordinator.epoch
-    begun = [job.coordinator.learn(WorkerDied(epoch=second, worker=f"r/n0/{slot}", code=1, step=9, cause="e", failure=FAILURE)) for slot in range(3)]
-    assert [len(events(effects, "step.skipped")) for effects in begun] == [1, 0, 0]
+    first = job.coordinator.epoch
+    begun = [job.coordinator.learn(WorkerDied(epoch=first, worker=f"r/n0/{slot}", code=1, step=9, cause="e", failure=FAILURE)) for slot in range(3)]
+    assert [len(events(effects, "step.skipped")) for effects in begun] == [0, 1, 0]
     assert not any(only(effects, End) for effects in begun)
     job.clock.advance(60.0)
     assert only(job.follow(job.coordinator.tick()), Start)
