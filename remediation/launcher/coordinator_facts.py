@@ -107,6 +107,10 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
         return kind_of_death(self.failure, self.code)
 
 
+class LateFailure(WorkerDied, frozen=True, kw_only=True):
+    """A worker had failed before its end was ordered, or before its death was told, which is known only now: there is nothing left to heal."""
+
+
 class WorkerFinished(Fact, frozen=True, kw_only=True):
     """A worker of a job that is not elastic ended with code 0: at the end of the training, or too early for the others."""
 

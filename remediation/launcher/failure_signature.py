@@ -132,21 +132,27 @@ class EarlyEndLog:
 
 
 class FailureLog:
-    """The failures that a coordinator has seen."""
+    """The failures that a coordinator has seen.
+
+    What all ranks raise in one epoch is one sighting: a shared service may have failed them all, once. Only a restart, or another elastic worker
+    that the step is dealt on to (which is another epoch, too), shows whether it comes back.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
-        """Key → worker and epoch of the last time."""
+        self._seen: dict[tuple[str, str, str], dict[int, list[str]]] = {}
+        """Key → epoch → workers, in the order in which they were told."""
 
     def repeated(self, failure: FailureSignature | None, worker: str, epoch: int) -> str:
-        """Why the failure is the program's or the data's: it was there before, on another worker or in an earlier epoch. '' if it was not."""
+        """Why the failure is the program's or the data's: it was there in another epoch. '' if it was not."""
         if failure is None:
             return ""
-        before = self._seen.get(failure.key)
-        if before is not None and failure.memory and not _is_elsewhere_again(failure, before, (worker, epoch)):
-            return ""
-        self._seen[failure.key] = worker, epoch
-        if before is None or before == (worker, epoch):
+        seen = self._seen.setdefault(failure.key, {})
+        mine = seen.setdefault(epoch, [])
+        if worker not in mine:
+            mine.append(worker)
+        others = ((known, at) for at in sorted(seen) if at != epoch for known in seen[at])
+        before = next((each for each in others if not failure.memory or _is_elsewhere(failure, each[0], worker)), None)
+        if before is None:
             return ""
         return (
             f"{failure}: the same as of worker {before[0]} in epoch {before[1]}, now of worker {worker}; the program or its data fails, and neither "
@@ -154,6 +160,6 @@ class FailureLog:
         )
 
 
-def _is_elsewhere_again(failure: FailureSignature, before: tuple[str, int], now: tuple[str, int]) -> bool:
-    """Another node has no memory for the same step either, although it was begun anew."""
-    return failure.step >= 0 and now[1] > before[1] and node_of_worker(now[0]) != node_of_worker(before[0])
+def _is_elsewhere(failure: FailureSignature, before: str, now: str) -> bool:
+    """Another node has no memory for the same step either."""
+    return failure.step >= 0 and node_of_worker(now) != node_of_worker(before)

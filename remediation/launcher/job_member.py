@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -177,10 +178,14 @@ class JobMember:
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def worker_ended(self, worker: Worker, status: int | None) -> None:
-        """A worker ended and nobody here had ordered it."""
+        """A worker ended by itself, or had raised something when its end was ordered."""
+        if worker.overtaken:
+            self._report_late(worker)
+            return
         code = code_of(status)
+        worker.reported = True
         self._elastic.worker_ended(worker)
-        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": worker.elastic,
+        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": True,
                  "noticed_s": self._workers.noticed_s}  # fmt: skip
         if code == 0 and not worker.expected:
             self._finished(worker)
@@ -221,7 +226,7 @@ class JobMember:
 
     def receive(self, message: messages.Message) -> bytes | None:
         """One message of the unix socket."""
-        worker = self._workers.find(str(message.get("worker", "")))
+        worker = self._workers.sender(str(message.get("worker", "")), int(message.get("pid", 0)))
         kind = message["kind"]
         if kind == "token":
             if worker is None:
@@ -231,7 +236,7 @@ class JobMember:
             return None
         if not worker.elastic and int(message.get("epoch", worker.epoch)) != worker.epoch:
             return None
-        if kind == "exception" and not worker.ordered:  # else it is our own doing: its peers were ended before it
+        if kind == "exception":
             self._exception(worker, message)
         elif kind == "checkpoint":
             attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
@@ -246,6 +251,8 @@ class JobMember:
         self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
+        if worker.ordered_s is not None and float(message.get("raised_s", math.inf)) >= worker.ordered_s:
+            return  # our own doing: its peers were ended before it
         raised, thread = str(message.get("type", "")), str(message.get("thread", ""))
         attributes = {
             "type": raised,
@@ -265,7 +272,19 @@ class JobMember:
         worker.exception = raised
         worker.failure = signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
         worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
-        self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
+        event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
+        worker.failed_by = event.id
+        if worker.reported or worker.overtaken:
+            self._report_late(worker)
+
+    def _report_late(self, worker: Worker) -> None:
+        """What it raised, after its death was reported or its end was ordered: it counts where the same comes again, and heals nothing."""
+        failed = {
+            "epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "cause": worker.failed_by, "code": code_of(worker.end),
+            "step": worker.failure.step if worker.failure is not None else -1, "failure": msgspec.to_builtins(worker.failure),
+            "symptom": worker.symptom, "lasting": True,
+        }  # fmt: skip
+        self._report("late_failure", failed)
 
 
 def step_of(text: str) -> int:

@@ -22,7 +22,7 @@ def ended_early_again(state: CoordinatorState, worker: str, epoch: int) -> str:
 def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served: bool = False) -> Effects:
     """`served`: an elastic worker, whose peers would die of it one after the other: they save a checkpoint before they end."""
     step = fact.failure.step if fact.failure is not None else -1
-    if _being_skipped(state, step):
+    if _being_skipped(state, step, fact.epoch):
         return []
     if step >= 0 and step not in state.skipped and len(state.skipped) < state.declaration.max_skipped_steps:
         return _skip(state, fact, step)
@@ -32,9 +32,11 @@ def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served:
     return state.fail(reason)
 
 
-def _being_skipped(state: CoordinatorState, step: int) -> bool:
-    """The workers that skip it have not started yet: this death is of those before them."""
-    return step in state.skipped and (state.phase is not JobPhase.RUNNING or state.last is None or step not in state.last.skipped)
+def _being_skipped(state: CoordinatorState, step: int, epoch: int) -> bool:
+    """The workers that skip it have not started yet, or this death is of those before them."""
+    if step not in state.skipped or state.phase is not JobPhase.RUNNING or state.last is None:
+        return step in state.skipped
+    return step not in state.last.skipped or epoch < state.last.epoch
 
 
 def _skip(state: CoordinatorState, fact: WorkerDied, step: int) -> Effects:

@@ -55,8 +55,8 @@ class Worker(msgspec.Struct, kw_only=True):
     socket: Path
     began: float
     status: int | None = None
-    ordered: bool = False
-    """The launcher ended it itself."""
+    ordered_s: float | None = None
+    """When the launcher ordered its end, by CLOCK_MONOTONIC; None if it did not."""
     noticed: bool = False
     """Its death was reported, or needs not be."""
     end: int | None = None
@@ -65,6 +65,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """Type of the exception that it announced."""
     failure: FailureSignature | None = None
     """That exception, if it is one of the program's own."""
+    failed_by: str = ""
+    """Id of the event of that exception."""
     symptom: bool = False
     """That exception is what also a healthy worker raises when a peer is gone."""
     elastic: bool = False
@@ -77,6 +79,20 @@ class Worker(msgspec.Struct, kw_only=True):
     """It has been part of an epoch of elastic workers."""
     replaced: bool = False
     """Another process has its slot."""
+    reported: bool = False
+    """The coordinator knows of its death."""
+    overtaken: bool = False
+    """The order to end it came before its death was noticed: its death is not told."""
+
+    @property
+    def ordered(self) -> bool:
+        """The launcher ended it itself."""
+        return self.ordered_s is not None
+
+    def order_end(self, now: float) -> None:
+        """The launcher is about to end it."""
+        if self.ordered_s is None:
+            self.ordered_s = now
 
     @property
     def running(self) -> bool:
@@ -104,6 +120,8 @@ class Workers:
         self._watch = DeathWatch(self._noticed)
         self._memory = memory or OomWatch()
         self._by_pid: dict[int, Worker] = {}
+        self._former: tuple[Worker, ...] = ()
+        """Of the start before: what one of them raised may be read when its successor runs."""
         self._early: dict[int, int] = {}
         """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
@@ -124,6 +142,11 @@ class Workers:
     def find(self, name: str) -> Worker | None:
         return next((worker for worker in self.all if worker.name == name), None)
 
+    def sender(self, name: str, pid: int) -> Worker | None:
+        """The worker that a message is from: also one that has ended, and whose name another has by now."""
+        known = (worker for worker in (*self._by_pid.values(), *self._former) if worker.pid == pid and worker.name == name)
+        return next(known, None) or self.find(name)
+
     async def supervise(self) -> None:
         """Watch for deaths, and for kills of the out-of-memory killer, until cancelled."""
         await asyncio.gather(self._watch.run(), self._watch_memory())
@@ -141,6 +164,7 @@ class Workers:
 
     async def start(self, layout: Layout, store: StoreAddress, max_restarts: int) -> None:
         """Fork this node's workers of a layout. Raises LaunchError."""
+        self._former = tuple(self._by_pid.values())
         self._by_pid.clear()
         self._memory.forget()
         self._close_readers()
@@ -194,7 +218,7 @@ class Workers:
 
     def kill(self, worker: Worker) -> None:
         """End one, at our own wish."""
-        worker.ordered = True
+        worker.order_end(asyncio.get_running_loop().time())
         if worker.status is None and self.zygote is not None:
             self.zygote.kill(worker.pid, signal.SIGKILL)
 
@@ -257,8 +281,9 @@ class Workers:
 
     def expect_end(self) -> None:
         """From now on no end of the present workers is an event: their peers may be stopped before they are."""
+        now = asyncio.get_running_loop().time()
         for worker in self._by_pid.values():
-            worker.ordered = True
+            worker.order_end(now)
 
     def _signal(self, number: int) -> None:
         for worker in self._by_pid.values():
@@ -304,14 +329,14 @@ class Workers:
             asyncio.get_running_loop().call_later(STATUS_S, self._tell, worker, None)
 
     def _tell(self, worker: Worker, status: int | None) -> None:
-        """One death is reported once, and none that was ordered."""
+        """One death is reported once, and of those that were ordered only what the worker had raised before."""
         if worker.noticed:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
         if worker.ordered:
-            return
-        if worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
+            self._overtaken(worker)
+        elif worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
             asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker)
         else:
             self._on_end(worker, worker.end)
@@ -319,6 +344,14 @@ class Workers:
     def _tell_late(self, worker: Worker) -> None:
         """Its exit may have overtaken its last words; a later epoch has no use for either."""
         if self._by_pid.get(worker.pid) is worker:
+            self._on_end(worker, worker.end)
+        else:
+            self._overtaken(worker)
+
+    def _overtaken(self, worker: Worker) -> None:
+        """The order to end it came before its death was told: only what it had raised before is."""
+        worker.overtaken = True
+        if worker.exception:
             self._on_end(worker, worker.end)
 
     # --- progress ----------------------------------------------------------------------------------------------

@@ -56,6 +56,10 @@ for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
     time.sleep(0.02)
     if rank == world - 1 and os.path.exists(f"poison-{step}"):
         raise ValueError("negative length")
+    if os.path.exists(f"poison-all-{step}"):
+        raise ValueError("negative length")
+    if os.path.exists(f"outage-{step}") and os.environ["EAGLE_EYE_EPOCH"] == "1":
+        raise OSError("the token server does not answer")
     if rank == world - 1 and os.path.exists(f"leave-{step}"):
         sys.exit(0)
 '''

@@ -275,7 +275,7 @@ def test_a_server_that_nobody_reaches_keeps_no_job_from_starting(cluster: Launch
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("poison-40", "ValueError: negative length, at train.py:"), ("leave-40", "exit code 0 while the other workers needed it, step 40: the same as of worker")],
+    [("poison-40", "ValueError: negative length, at train.py:"), ("poison-all-40", "ValueError: negative length, at train.py:"), ("leave-40", "exit code 0 while the other workers needed it, step 40: the same as of worker")],
 )
 def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_with_its_place(cluster: LauncherCluster, fault: str, words: str) -> None:
     (cluster.directory / fault).touch()
@@ -286,6 +286,15 @@ def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_wit
     assert "the program or its data fails" in reason
     assert [each.wait(DEADLINE_S) for each in cluster.launchers.values()] == [1, 1]
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"
+
+
+def test_twin_an_outage_that_all_ranks_see_at_once_costs_one_restart(cluster: LauncherCluster) -> None:
+    (cluster.directory / "outage-40").touch()
+    cluster.both()
+    cluster.began(2)
+    wait_until("steps beyond the outage", lambda: progress(cluster, 0) > 60)
+    assert [layout.epoch for layout in cluster.layouts()] == [1, 2]
+    assert not cluster.events("job.failed")
 
 
 def test_a_job_that_may_skip_one_step_goes_on_after_it_and_ends_at_the_second(cluster: LauncherCluster) -> None:

@@ -41,13 +41,21 @@ def test_what_hardware_network_or_storage_do_is_not_the_programs(kind: str, mess
 
 @pytest.mark.parametrize(
     ("again", "worker", "epoch"),
-    [(failure(), "w1", 2), (failure(), "w2", 1), (failure(message="another length"), "w1", 2)],
-    ids=["after a restart", "on another worker", "with other words"],
+    [(failure(), "w1", 2), (failure(), "w2", 2), (failure(message="another length"), "w1", 2)],
+    ids=["after a restart", "on another worker, to which the step was dealt on", "with other words"],
 )
 def test_the_same_failure_again_is_the_programs(again: FailureSignature, worker: str, epoch: int) -> None:
     log = FailureLog()
     assert log.repeated(failure(), "w1", 1) == ""
     assert "the same as of worker w1 in epoch 1" in log.repeated(again, worker, epoch)
+
+
+def test_twin_what_all_ranks_raise_at_once_is_one_sighting() -> None:
+    """A service that all of them share was away for a moment: it need not be when they start again."""
+    log = FailureLog()
+    assert [log.repeated(failure(), worker, 1) for worker in ("w1", "w2", "w3")] == ["", "", ""]
+    assert log.repeated(failure(step=80), "w1", 2) == ""
+    assert "the same as of worker w1 in epoch 1" in log.repeated(failure(), "w2", 3)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """An exception that comes again: the job ends with it, or skips the step whose data raises it, as its user allows."""
 
+import pytest
 from msgspec.structs import replace
 
 from eagle_eye.clock import FakeClock
@@ -7,7 +8,7 @@ from fakes.elastic_coordinator import Job as ElasticJob
 from fakes.elastic_coordinator import only
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
 from remediation.launcher.coordinator_effects import EmitEvent, End, HaltWorkers, Prepare, Start
-from remediation.launcher.coordinator_facts import WorkerDied
+from remediation.launcher.coordinator_facts import LateFailure, WorkerDied
 from remediation.launcher.failure_signature import FailureSignature
 from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member
@@ -18,10 +19,10 @@ FAILURE = FailureSignature(type="ValueError", message="x", frame="train.py:3 in 
 class Job:
     """A plain job of two workers on one node whose launcher votes and starts at once."""
 
-    def __init__(self, skips: int) -> None:
+    def __init__(self, skips: int, heal: str = "restart:10") -> None:
         self.clock = FakeClock()
         declaration = JobDeclaration(job="t/n/r", node="n0", min_nodes=1, max_nodes=1, max_skipped_steps=skips)
-        self.coordinator = Coordinator(declaration, HealBudget(parse_heal("restart:10"), self.clock), self.clock)
+        self.coordinator = Coordinator(declaration, HealBudget(parse_heal(heal), self.clock), self.clock)
         self.follow(self.coordinator.joined(Member(node="n0", address="n0:1", slots=2, incarnation="b")))
 
     def follow(self, effects: Effects) -> Effects:
@@ -38,6 +39,10 @@ class Job:
             self.clock.advance(60.0)
             effects = [*effects, *self.follow(self.coordinator.tick())]
         return effects
+
+    def tell_late(self, epoch: int, worker: str = "r/n0/1", failure: FailureSignature = FAILURE) -> Effects:
+        """A worker of an epoch that is over had raised it before its end was ordered."""
+        return self.coordinator.learn(LateFailure(epoch=epoch, worker=worker, cause="f", failure=failure, step=failure.step))
 
     @property
     def skipped(self) -> tuple[int, ...]:
@@ -83,15 +88,82 @@ def test_a_step_that_is_not_known_cannot_be_skipped() -> None:
 
 
 def test_twin_peers_that_raise_it_before_the_workers_are_started_anew_do_not_end_the_job() -> None:
-    """The second one shows that it is the data's; the third comes while the epoch that skips it is being formed."""
+    """The first one of the second epoch shows that it is the data's; the others come while the epoch that skips it is being formed."""
     job = Job(skips=5)
-    first = job.coordinator.epoch
-    begun = [job.coordinator.learn(WorkerDied(epoch=first, worker=f"r/n0/{slot}", code=1, step=9, cause="e", failure=FAILURE)) for slot in range(3)]
-    assert [len(events(effects, "step.skipped")) for effects in begun] == [0, 1, 0]
+    job.die()
+    again = job.coordinator.epoch
+    begun = [job.coordinator.learn(WorkerDied(epoch=again, worker=f"r/n0/{slot}", code=1, step=9, cause="e", failure=FAILURE)) for slot in range(3)]
+    assert [len(events(effects, "step.skipped")) for effects in begun] == [1, 0, 0]
     assert not any(only(effects, End) for effects in begun)
     job.clock.advance(60.0)
     assert only(job.follow(job.coordinator.tick()), Start)
     assert job.skipped == (9,)
+
+
+CLOSED = {"code": 1, "step": 9, "cause": "c", "symptom": True}
+
+
+def test_what_was_raised_before_the_order_counts_though_the_next_epoch_runs() -> None:
+    """The broken connections of the peers are told first, each time."""
+    job = Job(skips=0)
+    for epoch in (1, 2):
+        job.follow(job.coordinator.learn(WorkerDied(epoch=epoch, worker="r/n0/0", **CLOSED)))  # type: ignore[arg-type]
+        told = job.tell_late(epoch)
+    assert "ValueError: x, at train.py:3 in load, step 9: the same as of worker r/n0/1 in epoch 1" in only(told, End)[0].reason
+
+
+def test_a_death_that_reaches_the_coordinator_when_the_next_epoch_runs_counts_too() -> None:
+    job = Job(skips=0)
+    job.die()
+    job.follow(job.coordinator.learn(WorkerDied(epoch=2, worker="r/n0/0", **CLOSED)))  # type: ignore[arg-type]
+    job.clock.advance(60.0)
+    job.follow(job.coordinator.tick())
+    assert (job.coordinator.phase, job.coordinator.epoch) == (JobPhase.RUNNING, 3)
+    assert "ValueError: x" in only(job.die(worker="r/n0/1", epoch=2), End)[0].reason
+
+
+def test_twin_what_is_told_late_restarts_nothing_and_costs_nothing() -> None:
+    job = Job(skips=5)
+    job.die()
+    before = (job.coordinator.epoch, job.coordinator.budget.spent)
+    assert job.tell_late(1) == []
+    assert (job.coordinator.epoch, job.coordinator.budget.spent, job.coordinator.phase) == (*before, JobPhase.RUNNING)
+
+
+def test_what_is_told_late_of_a_step_that_is_skipped_by_now_changes_nothing() -> None:
+    job = Job(skips=5)
+    job.die()
+    job.die()
+    epoch = job.coordinator.epoch
+    assert job.skipped == (9,)
+    assert job.tell_late(epoch - 1) == []
+    assert job.coordinator.epoch == epoch
+
+
+@pytest.mark.parametrize(("skips", "ends"), [(0, True), (5, False)])
+@pytest.mark.parametrize("fact", [LateFailure, WorkerDied])
+def test_what_is_told_when_the_budget_is_spent_names_the_program_or_skips_its_step(fact: type[WorkerDied], skips: int, ends: bool) -> None:
+    job = Job(skips, heal="restart:1")
+    for epoch in (1, 2):
+        job.follow(job.coordinator.learn(WorkerDied(epoch=epoch, worker="r/n0/0", **CLOSED)))  # type: ignore[arg-type]
+        if epoch == 1:
+            job.tell_late(1)
+    assert job.coordinator.phase is JobPhase.SPENT
+    told = job.coordinator.learn(fact(epoch=2, worker="r/n0/1", cause="f", failure=FAILURE, step=9))
+    assert bool(only(told, End)) is ends
+    assert bool(events(told, "step.skipped")) is not ends
+    if ends:
+        assert "ValueError: x" in only(told, End)[0].reason
+
+
+@pytest.mark.parametrize("heal", ["restart:1", "restart:10"])
+def test_twin_a_fault_of_something_shared_that_all_ranks_raise_at_once_costs_one_restart(heal: str) -> None:
+    job = Job(skips=5, heal=heal)
+    told = [effect for slot in range(3) for effect in job.coordinator.learn(WorkerDied(epoch=1, worker=f"r/n0/{slot}", code=1, step=9, failure=FAILURE))]
+    told += job.coordinator.acknowledged("n0", job.coordinator.epoch)
+    assert not only(told, End)
+    assert not events(told, "step.skipped")
+    assert (len(only(told, Start)), job.coordinator.epoch, job.coordinator.budget.spent) == (1, 2, 1)
 
 
 def test_elastic_workers_are_all_started_anew_to_skip_a_step_and_the_limit_lets_them_save_first() -> None:
