@@ -18,7 +18,7 @@ from eagle_eye.training.ring_buffer import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement, digest_of
 
 from .death_watch import DeathWatch, process_stat
-from .failure_signature import FailureSignature
+from .failure_signature import FailureSignature, ended_by_itself
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import LOOK_S, OomKill, OomWatch
 from .training_command import TrainingCommand
@@ -67,6 +67,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """That exception, if it is one of the program's own."""
     failed_by: str = ""
     """Id of the event of that exception."""
+    explained: str = ""
+    """Status of hardware, network or storage that this exception tells."""
     symptom: bool = False
     """That exception is what also a healthy worker raises when a peer is gone."""
     elastic: bool = False
@@ -271,6 +273,8 @@ class Workers:
         """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left."""
         self.expect_end()
         if grace_s > 0:
+            for worker in self._by_pid.values():
+                worker.expected = True
             self._signal(signal.SIGTERM)
             if await self._all_gone(grace_s):
                 return
@@ -349,9 +353,10 @@ class Workers:
             self._overtaken(worker)
 
     def _overtaken(self, worker: Worker) -> None:
-        """The order to end it came before its death was told: only what it had raised before is."""
+        """The order to end it came before its death was told: only what it had failed of is."""
         worker.overtaken = True
-        if worker.exception:
+        code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
+        if worker.exception or (ended_by_itself(code) and not worker.expected):  # the order is a SIGKILL
             self._on_end(worker, worker.end)
 
     # --- progress ----------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
     python elastic_loop.py UNTIL FOLDER
 
 What it commits it appends to FOLDER/<worker>.jsonl. A file FOLDER/hang-<worker> makes its main thread stand still in a
-micro-batch, FOLDER/wedge-<worker> within a collective. Whoever computes micro-batch 0 of the step in FOLDER/poison raises.
+micro-batch, FOLDER/wedge-<worker> within a collective. Whoever computes micro-batch 0 of the step in FOLDER/poison raises; of the step
+in FOLDER/leave-<code> it ends with that exit code, without a word; FOLDER/leave-once-<code> strikes one worker alone.
 """
 
 import json
@@ -173,6 +174,11 @@ class Worker:
         poison = self.folder / "poison"
         if number == 0 and poison.exists() and int(poison.read_text()) == self.step:
             raise ValueError("negative length")
+        for leave in self.folder.glob("leave-*") if number == 0 else ():
+            if int(leave.read_text()) == self.step:
+                if "once" in leave.name:
+                    leave.unlink()
+                os._exit(int(leave.name.rpartition("-")[2]))
 
     def stand_still(self, what: str) -> None:
         order = self.folder / f"{what}-{self.name.replace('/', '_')}"

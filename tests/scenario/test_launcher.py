@@ -288,6 +288,23 @@ def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_wit
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"
 
 
+def test_a_sample_that_ends_whichever_rank_gets_it_with_an_exit_code_ends_the_job(cluster: LauncherCluster) -> None:
+    (cluster.directory / "moving-exit-40").touch()
+    cluster.both()
+    wait_until("the job's end", lambda: cluster.events("job.failed"))
+    assert "worker ended with code 3, step 40: the same as of worker" in cluster.events("job.failed")[0].message
+    assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be told first"
+
+
+def test_twin_a_node_whose_worker_ends_again_and_again_in_one_step_is_left_to_the_budget(cluster: LauncherCluster) -> None:
+    """The peers are healthy: it may be the machine."""
+    (cluster.directory / "exit-40").touch()
+    cluster.both(heal="restart:2")
+    wait_until("the job's end", lambda: cluster.events("job.failed"))
+    assert "may not heal itself again (--heal restart:2)" in cluster.events("job.failed")[0].message
+    assert len(cluster.events("epoch.started")) == 3
+
+
 def test_twin_an_outage_that_all_ranks_see_at_once_costs_one_restart(cluster: LauncherCluster) -> None:
     (cluster.directory / "outage-40").touch()
     cluster.both()

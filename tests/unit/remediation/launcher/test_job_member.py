@@ -15,7 +15,7 @@ from eagle_eye.types import Event, RankPlacement
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
-from remediation.launcher.job_member import JobMember
+from remediation.launcher.job_member import JobMember, explanation
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
@@ -135,6 +135,64 @@ def test_twin_an_exception_from_after_the_order_is_our_own_doing(tmp_path: Path,
     member = ended_on_order(tmp_path)
     member.raises(**more)
     assert (member.events, member.reported) == ([], [])
+
+
+@pytest.mark.parametrize(("status", "told"), [(3 << 8, [3]), (int(signal.SIGSEGV), [-signal.SIGSEGV]), (int(signal.SIGKILL), []), (0, []), (int(signal.SIGTERM), [])])
+def test_what_a_worker_ended_with_by_itself_before_the_order_reached_it_is_told_and_no_event(tmp_path: Path, status: int, told: list[int]) -> None:
+    """The order is a SIGKILL: another status is the worker's own, perhaps that of the first to die."""
+
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.workers[0].order_end(ORDERED_S)
+        member.all.exited(member.workers[0].pid, status)
+        return member
+
+    member = asyncio.run(end())
+    assert [body["code"] for kind, body in member.reported if kind == "late_failure"] == told
+    assert member.events == []
+
+
+def test_twin_what_a_worker_does_that_was_asked_to_end_is_not_told(tmp_path: Path) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.workers[0].expected = True
+        member.workers[0].order_end(ORDERED_S)
+        member.all.exited(member.workers[0].pid, 1 << 8)
+        return member
+
+    assert asyncio.run(end()).reported == []
+
+
+TRACEBACK = "Traceback (most recent call last):\n  ...\nRuntimeError: Connection closed by peer\n"
+WATCHDOG = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what(): [Rank 1] Watchdog caught collective operation timeout\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "elastic", "status"),
+    [
+        (1, TRACEBACK, False, "connection refused or reset"),
+        (1, TRACEBACK, True, ""),
+        (3, "gave up after 3 bad samples, see the watchdog's log\n", False, ""),
+        (-signal.SIGABRT, WATCHDOG, False, "nccl timeout"),
+        (-signal.SIGSEGV, "step 40 loss 2.5\n", False, ""),
+    ],
+    ids=["printed, and chosen", "of a loss that an elastic worker lived through", "no exception", "NCCL's watchdog", "nothing"],
+)
+def test_an_end_is_explained_by_what_its_log_names(tmp_path: Path, code: int, log: str, elastic: bool, status: str) -> None:
+    worker = made(tmp_path).workers[0]
+    worker.elastic = elastic
+    assert explanation(worker, code, log) == status
+
+
+def test_what_an_exception_tells_of_the_machine_explains_the_end_that_follows(tmp_path: Path) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.raises(message="CUDA error: uncorrectable ECC error encountered", type="RuntimeError")
+        member.member.worker_ended(member.workers[0], 1 << 8)
+        return member
+
+    (death,) = [body for kind, body in asyncio.run(end()).reported if kind == "death"]
+    assert (death["explained"], death["failure"], death["code"]) == ("ecc error", None, 1)
 
 
 def test_an_exception_that_its_exit_has_overtaken_is_told_when_it_is_read(tmp_path: Path) -> None:
