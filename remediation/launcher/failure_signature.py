@@ -25,6 +25,8 @@ FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.
 _SHELL = 128
 """A shell tells a signal of its command as an exit code above this one."""
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b|\d+(\.\d+)?", re.IGNORECASE)
+"""Indices, counts, ranks and addresses in a message: they differ from process to process."""
 _LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "/eagle_eye/", "<frozen ")
 
 
@@ -56,10 +58,10 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Equal for two failures that are the same; where no step is known the message has to be the same."""
+        """Equal for two failures that are the same; where no step is known the message has to be, but for its numbers and addresses."""
         if self.on_gpu:
             return self.on_gpu, "", str(self.step)
-        return self.type, self.frame, str(self.step) if self.step >= 0 else self.message
+        return self.type, self.frame, str(self.step) if self.step >= 0 else _NUMBERS.sub("#", self.message)
 
     @property
     def kind(self) -> str:

@@ -76,6 +76,28 @@ def test_without_a_step_the_words_have_to_be_the_same() -> None:
     assert log.repeated(failure(step=-1), "w1", 3) != ""
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("index 1733 is out of bounds", "index 92 is out of bounds"),
+        ("rank 3: <Batch at 0x7f3a2c10e5b0> has 0.5 tokens", "rank 12: <Batch at 0x7fa9> has 17 tokens"),
+        ("sample deadbeef01 is empty", "sample 0badcafe99 is empty"),
+    ],
+)
+def test_without_a_step_numbers_and_addresses_in_the_words_do_not_count(before: str, after: str) -> None:
+    log = FailureLog()
+    log.repeated(failure(step=-1, message=before), "w1", 1)
+    assert log.repeated(failure(step=-1, message=after), "w1", 2) != ""
+    assert failure(step=-1, message=before).kind == failure(step=-1, message=after).kind
+
+
+@pytest.mark.parametrize("other", [failure(step=-1, message="index 92 is out of bounds", line=13), failure(step=-1, message="key 92 is missing")])
+def test_twin_another_line_or_other_words_are_another_failure_whatever_the_numbers(other: FailureSignature) -> None:
+    log = FailureLog()
+    log.repeated(failure(step=-1, message="index 92 is out of bounds"), "w1", 1)
+    assert log.repeated(other, "w1", 2) == ""
+
+
 def no_memory(step: int = 40) -> FailureSignature:
     found = signature_of("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", TRACEBACK, step)
     assert found is not None
