@@ -70,6 +70,8 @@ CASES = (
     _same("file size limit", "file_limit", "one"),
     FaultCase("innocent: what the script does without", ("caught", "thread_raises", "child_fails"), "one"),
     FaultCase("innocent: caught, and all end with 0", ("thread_raises", "caught_refusal", "all_done"), "all"),
+    _same("exit code 3 for one sample", "exit_3", "sample"),
+    _same("os._exit(1) for one sample", "exit_at_once", "sample"),
 )
 
 

@@ -1,10 +1,10 @@
 """Faults of the user's program or data: is the cause right, and is nothing done that cannot help?
 
-    python -m benchmarks.harm.user_faults [--schedules 60] [--seed 0] [--at-once 2] [--only NUMBER ...] [--no-peer] [--json]
+    python -m benchmarks.harm.user_faults [--schedules 66] [--seed 0] [--at-once 2] [--only NUMBER ...] [--no-peer] [--json]
 
 Each schedule is a job of its own: two nodes, four workers of a plain script with marks, of one that makes none, or of an
 elastic one. Drawn from the seed, it raises in one step, for one sample (whoever gets it) or on one rank; fails an
-assertion, a shape, a key or a path; exits with 3, 1 or 0 while the others wait; reads where nothing is; uses up the
+assertion, a shape, a key or a path; exits with 3, 1 or 0 while the others wait, on one rank or for one sample; reads where nothing is; uses up the
 memory of its cgroup, of the process or of the GPU; or writes to a full disk, a read-only one or beyond the limit of a
 file. Each comes back in every life of the job. One schedule in ten is innocent: what is raised is caught, or by a thread that
 nobody needs, or all workers end with 0.
@@ -43,7 +43,7 @@ FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank")
 """What torchrun logs once for each life of its workers."""
 PEER_PLAN = Plan(steps=ENDLESS, faults=(PlannedFault(kind="bad_value", step=OLDER, ranks=(1,)),))
 BESIDE_PEER = FaultSchedule(number=10_000, script="unmarked", case=CASES[0], kind="bad_value", plan=PEER_PLAN)
-"""The same under our launcher, in the same run; it is no schedule of the sixty."""
+"""The same under our launcher, in the same run; it is none of the schedules."""
 
 
 def under_torchrun(folder: Path) -> tuple[int, float]:
@@ -138,7 +138,7 @@ def peer_rows(ours: FaultRun, restarts: int, seconds: float) -> list[Row]:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedules", type=int, default=60, help=f"default 60: each of {len(CASES)} cases with each kind of script")
+    parser.add_argument("--schedules", type=int, default=3 * len(CASES), help=f"default {3 * len(CASES)}: each of {len(CASES)} cases with each kind of script")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=2, help="jobs beside one another")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these schedules of the seed, to look at one again")

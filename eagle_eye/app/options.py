@@ -60,8 +60,8 @@ def training(function: Function) -> Function:
         click.option("--respawns", type=int, default=-1, show_default=True, help="How many dead workers of an elastic job are replaced on the same node; -1: all."),
         click.option(
             "--max-skipped-steps", type=int, default=0, show_default=True,
-            help="When the same exception comes again in a step (on another worker, or after a restart), its data is to blame: skip that step, at most so many "
-            "in the job's life; 0: end the job with the exception. Needs a script that marks its steps.",
+            help="When the same failure comes again in a step (after a restart, or on a worker that it was dealt on to), its data is to blame: skip that step, at most so many "
+            "in the job's life; 0: end the job with it. Needs a script that marks its steps.",
         ),
         click.option("--checkpoint-dir", default="", type=click.Path(), help="Directory of checkpoints, shared by all nodes. Default: under the state directory."),
         click.option(

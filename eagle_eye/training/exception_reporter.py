@@ -4,8 +4,9 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -36,15 +37,18 @@ class Reporter:
     """Its unix socket, '' for none."""
     worker: str
     epoch: int
+    now: Callable[[], float] = time.monotonic
+    """CLOCK_MONOTONIC, which the launcher on the same machine shares."""
 
     def report(
         self, kind: type[BaseException], value: BaseException | None, trace: TracebackType | None, thread: str = ""
     ) -> None:
         """Send it, then store it. Never raises: the process has trouble enough."""
+        raised_s = self.now()
         error = {**describe(kind, value, trace), "step": self.monitor.step, "thread": thread, "fatal": not thread}
         refused = failure_raised(value, trace)
         storage = {"path": refused.path, "errno": refused.errno, "free_bytes": refused.free_bytes} if refused is not None else {}
-        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **error, **storage)
+        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, raised_s=raised_s, **error, **storage)
         if self.launcher:
             with contextlib.suppress(OSError):  # the launcher is gone; the ring holds it for the agent
                 messages.send(self.launcher, message)

@@ -4,8 +4,9 @@ Four conversations, all on one machine, between processes of one user:
 
 worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or several; only `token` is answered)
     hello(worker, pid, epoch)                       the probe runs and serves its own socket
-    exception(worker, pid, epoch, type, message, traceback, step, thread, fatal)
-                                                    raised and not caught; sent before the process dies. Not fatal
+    exception(worker, pid, epoch, raised_s, type, message, traceback, step, thread, fatal)
+                                                    raised and not caught; sent before the process dies. raised_s: when, by
+                                                    CLOCK_MONOTONIC: before or after the launcher ordered its end. Not fatal
                                                     in a thread beside the main one, whose name is given. With path, errno
                                                     and free_bytes if storage refused a file
     checkpoint(worker, epoch, step, path, finite)   a checkpoint became visible

@@ -5,9 +5,10 @@ A fact that is about an epoch carries the epoch's number: one that comes late is
 
 import msgspec
 
+from eagle_eye.error_statuses import BY_NAME
 from eagle_eye.types import Layout, WorkerStateReport
 
-from .failure_signature import FailureSignature, kind_of_death
+from .failure_signature import FailureSignature, kind_of_death, signature_of_end
 from .membership import Member
 from .worker_registry import JoinRequest
 
@@ -100,11 +101,29 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
 
     symptom: bool = False
     """It raised what also a healthy worker raises when a peer is gone."""
+    explained: str = ""
+    """Status of hardware, network or storage that its exception, or its last lines, tell: how it ended shows nothing more."""
+
+    @property
+    def signature(self) -> FailureSignature | None:
+        """What comes back if the program is to blame; None if something else is."""
+        if self.failure is not None or self.explained or self.symptom:
+            return self.failure
+        return signature_of_end(self.code, self.step)
+
+    @property
+    def missed_a_peer(self) -> bool:
+        """It died of what also a healthy worker dies of when a peer is gone."""
+        return self.failure is None and (self.symptom or (bool(self.explained) and BY_NAME[self.explained].symptom))
 
     @property
     def kind(self) -> str:
         """What the heal budget counts as one cause."""
-        return kind_of_death(self.failure, self.code)
+        return kind_of_death(self.failure, self.code, self.explained)
+
+
+class LateFailure(WorkerDied, frozen=True, kw_only=True):
+    """A worker had failed before its end was ordered, or before its death was told, which is known only now: there is nothing left to heal."""
 
 
 class WorkerFinished(Fact, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from eagle_eye.types import Layout
 
 from .backoff import Backoff
 from .coordinator_effects import CommandResult, Effect, EmitEvent, End
-from .coordinator_facts import PhaseTimeout, Timeout
+from .coordinator_facts import PhaseTimeout, Timeout, WorkerDied
 from .elastic_policy import ElasticPolicy
 from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
@@ -66,6 +66,8 @@ class CoordinatorState:
     """Why the job may not heal itself any more."""
     swap: tuple[str, ...] = ()
     """Two nodes that exchange their ranks in the next valid epoch."""
+    suspected: WorkerDied | None = None
+    """An end without an exception that came again, before it is known what the peers died of."""
 
     def __init__(
         self, declaration: JobDeclaration, budget: HealBudget, clock: Clock, last: Layout | None, lost: tuple[str, ...]
@@ -105,7 +107,7 @@ class CoordinatorState:
         """Nodes of which all workers ended with code 0."""
         self.early_ends = EarlyEndLog()
         self.failures = FailureLog()
-        """Exceptions that ended workers: what comes again is no fault of a node."""
+        """What ended workers: what comes again is no fault of a node."""
         self.unanswered: list[str] = []
         """Keys of the commands that the epoch which is being formed will answer."""
         self.give_up_at = 0.0

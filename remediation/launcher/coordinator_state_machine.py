@@ -53,6 +53,8 @@ HEAL: Leads = FIRST_HEAL | {BACKOFF}
 VALID: Leads = frozenset({RUNNING, HALTING})
 """An epoch is valid, or its workers can only save their state."""
 END: Leads = frozenset({ENDED})
+REPEATED: Leads = BEGIN | {BACKOFF, ENDED}
+"""The step that fails again is skipped by new workers, or the job ends."""
 
 
 def _row(otherwise: TableEntry | Ignored, **states: TableEntry | Ignored) -> Row:
@@ -89,7 +91,13 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     coordinator_facts.WorkerDied: _row(
         TableEntry(worker.died_meanwhile),
         FORMING=TableEntry(worker.died_while_forming, HEAL | VALID | END), RUNNING=TableEntry(worker.died_while_running, HEAL | END),
-        BACKOFF=TableEntry(worker.died_while_backing_off, END), HALTING=TableEntry(worker.died_while_halting, END),
+        BACKOFF=TableEntry(worker.died_while_backing_off, END), SPENT=TableEntry(worker.died_while_spent, REPEATED),
+        HALTING=TableEntry(worker.died_while_halting, END),
+    ),
+    coordinator_facts.LateFailure: _row(
+        TableEntry(worker.failed_before, REPEATED),
+        GATHERING=TableEntry(worker.note_failure), WAITING=TableEntry(worker.note_failure),
+        HALTING=Ignored("the job is about to end"), ENDED=Ignored("the job is over"),
     ),
     coordinator_facts.WorkerFinished: _row(
         _NO_EPOCH,

@@ -97,6 +97,8 @@ class EffectExecutor:
         """A launcher reports about its workers."""
         if kind == "death":
             self.do(self._in_place.death(body))
+        elif kind == "late_failure":
+            self.do(self._in_place.late_failure(body))
         elif kind in ELASTIC_REPORTS:
             self._in_place.report(kind, body)
         elif kind == "worker_finished":

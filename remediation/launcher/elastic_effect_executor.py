@@ -15,7 +15,7 @@ from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateRepo
 
 from .coordinator import Coordinator
 from .coordinator_effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
-from .coordinator_facts import WorkerDied
+from .coordinator_facts import LateFailure, WorkerDied
 from .event_log import EventLog
 from .rendezvous_store import RendezvousStore
 from .stall_detector import NodeReport, StallDetector
@@ -99,6 +99,10 @@ class ElasticEffectExecutor:
     def death(self, body: Body) -> list[Effect]:
         """A worker died, elastic or not."""
         return self._driver.coordinator.learn(msgspec.convert({name: body[name] for name in body if name != "lasting"}, WorkerDied))
+
+    def late_failure(self, body: Body) -> list[Effect]:
+        """A worker had failed before its end was ordered."""
+        return self._driver.coordinator.learn(msgspec.convert({name: body[name] for name in body if name != "lasting"}, LateFailure))
 
     # --- effects out --------------------------------------------------------------------------------------------------
 

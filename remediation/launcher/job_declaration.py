@@ -37,7 +37,7 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     respawns: int = -1
     """How many elastic workers that died are replaced; -1: all, as long as the job may heal itself."""
     max_skipped_steps: int = 0
-    """Steps that are skipped because the same exception came again in them; 0: the job ends."""
+    """Steps that are skipped because the same failure came again in them; 0: the job ends."""
     weight: float = 1.0
     """What the job's progress is worth against that of others."""
     parallel: ParallelSizes = DATA_PARALLEL

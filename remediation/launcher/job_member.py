@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import math
 import os
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,7 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import signal_name, signature_of, user_frame
+from .failure_signature import FROM_OUTSIDE, other_cause, signal_name, signature_of, user_frame
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
@@ -34,8 +36,8 @@ log = logging.getLogger(__name__)
 END_S = 0.05
 IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
-FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that come from outside the script."""
+_NAMES_AN_EXCEPTION = re.compile(r"\s*[\w.]*(Error|Exception)\b")
+"""The line of a traceback that does."""
 
 SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
@@ -177,10 +179,14 @@ class JobMember:
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def worker_ended(self, worker: Worker, status: int | None) -> None:
-        """A worker ended and nobody here had ordered it."""
+        """A worker ended by itself, or had raised something when its end was ordered."""
+        if worker.overtaken:
+            self._report_late(worker)
+            return
         code = code_of(status)
+        worker.reported = True
         self._elastic.worker_ended(worker)
-        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": worker.elastic,
+        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": True,
                  "noticed_s": self._workers.noticed_s}  # fmt: skip
         if code == 0 and not worker.expected:
             self._finished(worker)
@@ -198,7 +204,7 @@ class JobMember:
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
         words = {
             "cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure),
-            "symptom": worker.symptom,
+            "symptom": worker.symptom, "explained": explanation(worker, code, attributes["last_lines"]),
         }  # fmt: skip
         self._report("death", known | words)
         log.warning("%s", event.message)
@@ -221,7 +227,7 @@ class JobMember:
 
     def receive(self, message: messages.Message) -> bytes | None:
         """One message of the unix socket."""
-        worker = self._workers.find(str(message.get("worker", "")))
+        worker = self._workers.sender(str(message.get("worker", "")), int(message.get("pid", 0)))
         kind = message["kind"]
         if kind == "token":
             if worker is None:
@@ -231,7 +237,7 @@ class JobMember:
             return None
         if not worker.elastic and int(message.get("epoch", worker.epoch)) != worker.epoch:
             return None
-        if kind == "exception" and not worker.ordered:  # else it is our own doing: its peers were ended before it
+        if kind == "exception":
             self._exception(worker, message)
         elif kind == "checkpoint":
             attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
@@ -246,6 +252,8 @@ class JobMember:
         self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
+        if worker.ordered_s is not None and float(message.get("raised_s", math.inf)) >= worker.ordered_s:
+            return  # our own doing: its peers were ended before it
         raised, thread = str(message.get("type", "")), str(message.get("thread", ""))
         attributes = {
             "type": raised,
@@ -263,9 +271,24 @@ class JobMember:
             self._event_log.of_worker("thread.exception", worker.name, text, {**attributes, "thread": thread})
             return
         worker.exception = raised
-        worker.failure = signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        refused = "errno" in attributes  # storage refused a file: neither the program nor its data is to blame, nor a GPU
+        worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
         worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
-        self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
+        event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
+        worker.failed_by = event.id
+        if worker.reported or worker.overtaken:
+            self._report_late(worker)
+
+    def _report_late(self, worker: Worker) -> None:
+        """What it failed of, after its death was reported or its end was ordered: it counts where the same comes again, and heals nothing."""
+        code, last = code_of(worker.end), last_lines(worker.log, since=worker.log_from)
+        failed = {
+            "epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "cause": worker.failed_by, "code": code,
+            "step": worker.failure.step if worker.failure is not None else step_of(self._workers.step(worker)), "failure": msgspec.to_builtins(worker.failure),
+            "symptom": worker.symptom, "explained": explanation(worker, code, last), "lasting": True,
+        }  # fmt: skip
+        self._report("late_failure", failed)
 
 
 def step_of(text: str) -> int:
@@ -307,6 +330,17 @@ def exit_message(worker: Worker, code: int | None, oom_kill: OomKill | None = No
     what = f" after {worker.exception}" if worker.exception else ""
     why = f": {oom_kill.words}" if oom_kill is not None else ""
     return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}{why}"
+
+
+def explanation(worker: Worker, code: int | None, last: str) -> str:
+    """Status of hardware, network or storage by which its exception, or else the end of its log, explains its end; '' if they do not.
+
+    Of a process that has chosen to end, only lines that name an exception are read; of an elastic one none: it has lived through the losses of peers.
+    """
+    if worker.exception or code is None or (code > 0 and worker.elastic):
+        return worker.explained
+    lines = last.splitlines() if code < 0 else filter(_NAMES_AN_EXCEPTION.match, last.splitlines())
+    return other_cause("\n".join(lines))
 
 
 def died_at_start(code: int | None, completed: int | None, *, young: bool) -> bool:

@@ -334,7 +334,7 @@ class Launcher:
             raise TemporaryError("this launcher does not coordinate the job")
         if kind == "store":
             return await leading.ask_store(body)
-        if kind not in {"death", "worker_finished", "finished", *ELASTIC_REPORTS}:
+        if kind not in {"death", "late_failure", "worker_finished", "finished", *ELASTIC_REPORTS}:
             raise ControlError(f"a coordinator does not know the request {kind!r}")
         leading.report(peer.node, kind, body)
         return {}

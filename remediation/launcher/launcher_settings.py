@@ -52,7 +52,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     respawns: int = -1
     """How many of its workers that die are replaced on the spot; -1: all, as long as it may heal itself."""
     max_skipped_steps: int = 0
-    """Steps that the job may skip, in its whole life, because the same exception came again in them; 0: it ends with that exception."""
+    """Steps that the job may skip, in its whole life, because the same failure came again in them; 0: it ends with it."""
     checkpoint_dir: Path | None = None
     """Shared by all nodes. Default: state_dir/checkpoints/<job with / as _>."""
     working_dir: Path | None = None

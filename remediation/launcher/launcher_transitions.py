@@ -22,6 +22,7 @@ from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import begin, fail_halted, heal, prepare, replace_workers, validate, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
 from .quorum import count_votes, voters
+from .repeated_failure import confirm_suspicion
 
 EVICTED = "its node is evicted from the job"
 
@@ -248,7 +249,7 @@ def count_vote(state: CoordinatorState, fact: VoteGiven) -> Effects:
     if not state.is_forming(fact.epoch):
         return []
     state.quorum.acknowledged.add(fact.node)
-    return validate_if_agreed(state)
+    return confirm_suspicion(state) or validate_if_agreed(state)
 
 
 def take_higher_number(state: CoordinatorState, fact: VoteRefused) -> Effects:

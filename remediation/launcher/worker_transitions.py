@@ -8,6 +8,7 @@ from .coordinator_facts import (
     ConnectionsBroke,
     JoinersTimeout,
     LastCheckpointStatus,
+    LateFailure,
     MergeTimeout,
     ReconnectTimeout,
     ReplacementTimeout,
@@ -143,6 +144,25 @@ def forget_dead(state: CoordinatorState, fact: WorkerDied) -> bool:
 def died_meanwhile(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """No epoch is running or being formed: it is known to be gone."""
     forget_dead(state, fact)
+    repeated(state, fact)
+    return []
+
+
+def died_while_spent(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """SPENT: a death of the failure that was one too many, told late: it may say what all of them died of."""
+    forget_dead(state, fact)
+    return failed_before(state, fact)
+
+
+def failed_before(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """What a worker of an epoch that is over had failed of: nothing is healed for it, and it counts where the same came before."""
+    why = repeated(state, fact)
+    return skip_or_stop(state, fact, why, served=True) if why else []
+
+
+def note_failure(state: CoordinatorState, fact: LateFailure) -> Effects:
+    """The same, while no workers run that would fail again."""
+    repeated(state, fact)
     return []
 
 
@@ -169,8 +189,10 @@ def died_while_running(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """Of a job that is not elastic."""
-    if state.last is None or not state.is_current(fact.epoch):
+    if state.last is None:
         return []
+    if not state.is_current(fact.epoch):
+        return failed_before(state, fact)
     if fact.at_start and state.last.reason == "start" and not state.suspects:
         return _fail_at_start(state, fact)
     if why := repeated(state, fact):

@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from eagle_eye.training.ring_buffer import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement, digest_of
 
 from .death_watch import DeathWatch, process_stat
-from .failure_signature import FailureSignature
+from .failure_signature import FailureSignature, ended_by_itself
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import LOOK_S, OomKill, OomWatch
 from .training_command import TrainingCommand
@@ -28,7 +29,9 @@ from .zygote_client import ZygoteLink, kill_group
 STATUS_S = 0.05
 """How long an exit status is waited for where the kernel does not show it at once."""
 WORDS_S = 0.02
-"""How long an exit code that nobody has explained waits for the exception that is under way in the inbox."""
+"""How long an exit code that nobody has explained waits for the exception that may be under way in the inbox ..."""
+WORDS_LONGEST_S = 5.0
+"""... and so long where the ring says that there is one, and this machine is busy."""
 RECENT = 16
 FEWEST = 3
 """Steps whose length says something about the next one's."""
@@ -55,8 +58,10 @@ class Worker(msgspec.Struct, kw_only=True):
     socket: Path
     began: float
     status: int | None = None
-    ordered: bool = False
-    """The launcher ended it itself."""
+    ordered_s: float | None = None
+    """When the launcher ordered its end, by CLOCK_MONOTONIC; None if it did not."""
+    dying: bool = False
+    """It was seen to end before anybody had ordered that."""
     noticed: bool = False
     """Its death was reported, or needs not be."""
     end: int | None = None
@@ -65,6 +70,10 @@ class Worker(msgspec.Struct, kw_only=True):
     """Type of the exception that it announced."""
     failure: FailureSignature | None = None
     """That exception, if it is one of the program's own."""
+    failed_by: str = ""
+    """Id of the event of that exception."""
+    explained: str = ""
+    """Status of hardware, network or storage that this exception tells."""
     symptom: bool = False
     """That exception is what also a healthy worker raises when a peer is gone."""
     elastic: bool = False
@@ -77,6 +86,20 @@ class Worker(msgspec.Struct, kw_only=True):
     """It has been part of an epoch of elastic workers."""
     replaced: bool = False
     """Another process has its slot."""
+    reported: bool = False
+    """The coordinator knows of its death."""
+    overtaken: bool = False
+    """The order to end it came before its death was noticed: its death is not told."""
+
+    @property
+    def ordered(self) -> bool:
+        """The launcher ended it itself."""
+        return self.ordered_s is not None
+
+    def order_end(self, now: float) -> None:
+        """The launcher is about to end it, unless it is dying already."""
+        if self.ordered_s is None and not self.dying:
+            self.ordered_s = now
 
     @property
     def running(self) -> bool:
@@ -104,6 +127,8 @@ class Workers:
         self._watch = DeathWatch(self._noticed)
         self._memory = memory or OomWatch()
         self._by_pid: dict[int, Worker] = {}
+        self._former: tuple[Worker, ...] = ()
+        """Of the start before: what one of them raised may be read when its successor runs."""
         self._early: dict[int, int] = {}
         """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
@@ -124,6 +149,11 @@ class Workers:
     def find(self, name: str) -> Worker | None:
         return next((worker for worker in self.all if worker.name == name), None)
 
+    def sender(self, name: str, pid: int) -> Worker | None:
+        """The worker that a message is from: also one that has ended, and whose name another has by now."""
+        known = (worker for worker in (*self._by_pid.values(), *self._former) if worker.pid == pid and worker.name == name)
+        return next(known, None) or self.find(name)
+
     async def supervise(self) -> None:
         """Watch for deaths, and for kills of the out-of-memory killer, until cancelled."""
         await asyncio.gather(self._watch.run(), self._watch_memory())
@@ -141,6 +171,7 @@ class Workers:
 
     async def start(self, layout: Layout, store: StoreAddress, max_restarts: int) -> None:
         """Fork this node's workers of a layout. Raises LaunchError."""
+        self._former = tuple(self._by_pid.values())
         self._by_pid.clear()
         self._memory.forget()
         self._close_readers()
@@ -194,7 +225,7 @@ class Workers:
 
     def kill(self, worker: Worker) -> None:
         """End one, at our own wish."""
-        worker.ordered = True
+        worker.order_end(asyncio.get_running_loop().time())
         if worker.status is None and self.zygote is not None:
             self.zygote.kill(worker.pid, signal.SIGKILL)
 
@@ -244,9 +275,15 @@ class Workers:
     # --- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left."""
+        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left.
+
+        Who has just died by itself is told: the peers' words of it may have come first, and with them the order to end all.
+        """
+        self._watch.look()
         self.expect_end()
         if grace_s > 0:
+            for worker in self._by_pid.values():
+                worker.expected = True
             self._signal(signal.SIGTERM)
             if await self._all_gone(grace_s):
                 return
@@ -257,8 +294,9 @@ class Workers:
 
     def expect_end(self) -> None:
         """From now on no end of the present workers is an event: their peers may be stopped before they are."""
+        now = asyncio.get_running_loop().time()
         for worker in self._by_pid.values():
-            worker.ordered = True
+            worker.order_end(now)
 
     def _signal(self, number: int) -> None:
         for worker in self._by_pid.values():
@@ -298,27 +336,46 @@ class Workers:
         worker = self._by_pid.get(pid)
         if worker is None:
             return
+        worker.dying = not worker.ordered
         if status is not None:
             self._tell(worker, status)
         else:
             asyncio.get_running_loop().call_later(STATUS_S, self._tell, worker, None)
 
     def _tell(self, worker: Worker, status: int | None) -> None:
-        """One death is reported once, and none that was ordered."""
+        """One death is reported once, and of those that were ordered only what the worker had raised before."""
         if worker.noticed:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
         if worker.ordered:
-            return
-        if worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
-            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker)
+            self._overtaken(worker)
+        elif worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
+            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, time.monotonic() + WORDS_LONGEST_S)
         else:
             self._on_end(worker, worker.end)
 
-    def _tell_late(self, worker: Worker) -> None:
+    def _tell_late(self, worker: Worker, deadline: float) -> None:
         """Its exit may have overtaken its last words; a later epoch has no use for either."""
-        if self._by_pid.get(worker.pid) is worker:
+        if self._by_pid.get(worker.pid) is not worker:
+            self._overtaken(worker)
+        elif not worker.exception and self._has_raised(worker) and time.monotonic() < deadline:
+            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, deadline)
+        else:
+            self._on_end(worker, worker.end)
+
+    def _has_raised(self, worker: Worker) -> bool:
+        """It writes its exception into its ring once it has sent it."""
+        with contextlib.suppress(RingError):
+            reader = self.reader(worker)
+            return reader is not None and reader.error() is not None
+        return False
+
+    def _overtaken(self, worker: Worker) -> None:
+        """The order to end it came before its death was told: only what it had failed of is."""
+        worker.overtaken = True
+        code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
+        if worker.exception or (ended_by_itself(code) and not worker.expected):  # the order is a SIGKILL
             self._on_end(worker, worker.end)
 
     # --- progress ----------------------------------------------------------------------------------------------

@@ -56,6 +56,14 @@ for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
     time.sleep(0.02)
     if rank == world - 1 and os.path.exists(f"poison-{step}"):
         raise ValueError("negative length")
+    if rank == (world - int(os.environ["EAGLE_EYE_EPOCH"])) % world and os.path.exists(f"moving-exit-{step}"):
+        os._exit(3)
+    if rank == world - 1 and os.path.exists(f"exit-{step}"):
+        os._exit(1)
+    if os.path.exists(f"poison-all-{step}"):
+        raise ValueError("negative length")
+    if os.path.exists(f"outage-{step}") and os.environ["EAGLE_EYE_EPOCH"] == "1":
+        raise OSError("the token server does not answer")
     if rank == world - 1 and os.path.exists(f"leave-{step}"):
         sys.exit(0)
 '''

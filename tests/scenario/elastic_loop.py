@@ -4,7 +4,8 @@
 
 What it commits it appends to FOLDER/<worker>.jsonl. A file FOLDER/hang-<worker> makes its main thread stand still in a
 micro-batch, FOLDER/wedge-<worker> within a collective; FOLDER/wait-<worker> has it wait in one call of C for 3 s, in which no other thread of
-it runs. Whoever computes micro-batch 0 of the step in FOLDER/poison raises.
+it runs. Whoever computes micro-batch 0 of the step in FOLDER/poison raises; of the step in FOLDER/leave-<code> it ends with that exit code,
+without a word; FOLDER/leave-once-<code> strikes one worker alone.
 """
 
 import ctypes
@@ -177,6 +178,11 @@ class Worker:
         poison = self.folder / "poison"
         if number == 0 and poison.exists() and int(poison.read_text()) == self.step:
             raise ValueError("negative length")
+        for leave in self.folder.glob("leave-*") if number == 0 else ():
+            if int(leave.read_text()) == self.step:
+                if "once" in leave.name:
+                    leave.unlink()
+                os._exit(int(leave.name.rpartition("-")[2]))
 
     def stand_still(self, what: str) -> None:
         if self.ordered(what):

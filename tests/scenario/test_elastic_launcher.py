@@ -108,6 +108,29 @@ def test_a_micro_batch_that_kills_whoever_computes_it_ends_the_job_after_two_wit
     assert cluster.events("exception")[0].attributes["traceback"].count("elastic_loop.py") > 1
 
 
+@pytest.mark.parametrize("code", [3, 1])
+def test_a_micro_batch_that_ends_its_worker_with_an_exit_code_ends_the_job_after_two(cluster: ElasticCluster, code: int) -> None:
+    launcher = cluster.launch(0, nnodes=(1, 1))
+    cluster.trains(3, cluster.worker(0, 0))
+    step = cluster.newest(cluster.worker(0, 0))["step"] + 20
+    (cluster.commits / f"leave-{code}").write_text(str(step))
+    assert launcher.wait(DEADLINE_S) == 1
+    (failed,) = cluster.events("job.failed")
+    assert f"worker ended with code {code}, step {step}: the same as of worker" in failed.message
+    assert len(cluster.events("exit")) == 2
+
+
+def test_twin_workers_that_end_with_the_same_code_in_different_steps_are_replaced(cluster: ElasticCluster) -> None:
+    cluster.launch(0, nnodes=(1, 1))
+    first = cluster.worker(0, 0)
+    step = cluster.trains(3, first) + 20
+    for _ in range(2):
+        (cluster.commits / "leave-once-3").write_text(str(step))
+        step = wait_until("all of them again", lambda after=step: (now := cluster.newest(first))["world"] == 3 and now["step"] > after and now["step"]) + 20
+    assert [event.attributes["code"] for event in cluster.events("exit")] == ["3", "3"]
+    assert not cluster.events("job.failed")
+
+
 def test_two_at_once_are_one_event(cluster: ElasticCluster) -> None:
     cluster.launch(0, nnodes=(1, 1), nproc=4)
     first = cluster.worker(0, 0)

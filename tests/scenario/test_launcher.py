@@ -275,7 +275,7 @@ def test_a_server_that_nobody_reaches_keeps_no_job_from_starting(cluster: Launch
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("poison-40", "ValueError: negative length, at train.py:"), ("leave-40", "exit code 0 while the other workers needed it, step 40: the same as of worker")],
+    [("poison-40", "ValueError: negative length, at train.py:"), ("poison-all-40", "ValueError: negative length, at train.py:"), ("leave-40", "exit code 0 while the other workers needed it, step 40: the same as of worker")],
 )
 def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_with_its_place(cluster: LauncherCluster, fault: str, words: str) -> None:
     (cluster.directory / fault).touch()
@@ -286,6 +286,32 @@ def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_wit
     assert "the program or its data fails" in reason
     assert [each.wait(DEADLINE_S) for each in cluster.launchers.values()] == [1, 1]
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"
+
+
+def test_a_sample_that_ends_whichever_rank_gets_it_with_an_exit_code_ends_the_job(cluster: LauncherCluster) -> None:
+    (cluster.directory / "moving-exit-40").touch()
+    cluster.both()
+    wait_until("the job's end", lambda: cluster.events("job.failed"))
+    assert "worker ended with code 3, step 40: the same as of worker" in cluster.events("job.failed")[0].message
+    assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be told first"
+
+
+def test_twin_a_node_whose_worker_ends_again_and_again_in_one_step_is_left_to_the_budget(cluster: LauncherCluster) -> None:
+    """The peers are healthy: it may be the machine."""
+    (cluster.directory / "exit-40").touch()
+    cluster.both(heal="restart:2")
+    wait_until("the job's end", lambda: cluster.events("job.failed"))
+    assert "may not heal itself again (--heal restart:2)" in cluster.events("job.failed")[0].message
+    assert len(cluster.events("epoch.started")) == 3
+
+
+def test_twin_an_outage_that_all_ranks_see_at_once_costs_one_restart(cluster: LauncherCluster) -> None:
+    (cluster.directory / "outage-40").touch()
+    cluster.both()
+    cluster.began(2)
+    wait_until("steps beyond the outage", lambda: progress(cluster, 0) > 60)
+    assert [layout.epoch for layout in cluster.layouts()] == [1, 2]
+    assert not cluster.events("job.failed")
 
 
 def test_a_job_that_may_skip_one_step_goes_on_after_it_and_ends_at_the_second(cluster: LauncherCluster) -> None:

@@ -309,10 +309,11 @@ def test_an_exception_is_sent_and_stored_without_locals(watched: Watched, tmp_pa
     launcher = Launcher(tmp_path / "l.sock")
     monitor.begin(12)
     error = caught("shapes do not fit")
-    exception_reporter.Reporter(monitor, launcher.path, "run/a/0", 2).report(type(error), error, error.__traceback__)
+    exception_reporter.Reporter(monitor, launcher.path, "run/a/0", 2, lambda: 77.5).report(type(error), error, error.__traceback__)
     heard = launcher.wait()
     assert (heard["kind"], heard["type"], heard["message"]) == ("exception", "ValueError", "shapes do not fit")
     assert (heard["worker"], heard["epoch"], heard["step"], heard["fatal"]) == ("run/a/0", 2, 12, True)
+    assert heard["raised_s"] == 77.5, "the launcher compares it with the moment at which it ordered the end"
     assert "in caught" in heard["traceback"]
     assert "hunter2" not in heard["traceback"]
     stored = reader.error()

@@ -132,9 +132,9 @@ def test_what_a_person_has_changed_is_started_at_once_when_it_fails_again() -> N
 
 def test_the_same_exception_that_is_told_while_the_job_waits_ends_it() -> None:
     job = Job()
-    job.die(step=7)
     failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
     job.die(step=7, failure=failure)
+    job.die(step=7, code=1, symptom=True)
     assert job.phase is JobPhase.BACKOFF
     told = job.coordinator.learn(WorkerDied(epoch=job.coordinator.epoch, worker="r/n0/1", code=1, failure=failure))
     assert "the program or its data fails" in only(told, End)[0].reason

@@ -83,11 +83,20 @@ def test_the_same_exception_on_another_worker_saves_a_checkpoint_and_ends_the_jo
     assert "ValueError: x, at train.py:3 in load, step 9" in only(told, HaltWorkers)[0].reason
 
 
-def test_a_job_whose_workers_all_raise_the_same_at_once_ends_and_is_not_started_again() -> None:
-    """Nobody is left that could save a checkpoint, and new processes would raise it, too; of the last one only the exit code is known."""
+def test_a_job_whose_workers_all_raise_the_same_at_once_is_started_again_once_and_ends_when_they_do_so_again() -> None:
+    """Once it may have been something that they share. Nobody is left that could save a checkpoint; of the last one only the exit code is known."""
     job = Job(slots=3).running()
     failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
-    told = [effect for worker, known in (("r/n0/1", failure), ("r/n0/0", failure), ("r/n0/2", None)) for effect in job.die(worker, failure=known, code=1)]
+    deaths = (("r/n0/1", failure), ("r/n0/0", failure), ("r/n0/2", None))
+    told = [effect for worker, known in deaths for effect in job.die(worker, failure=known, code=1)]
+    assert not only(told, End)
+    told += job.votes("n0")
+    assert len(only(told, Start)) == 1
+    job.coordinator.started(job.epoch)
+    for worker in job.layout.workers:
+        entered = job.enter(worker)
+    job.agree(entered)
+    told = [effect for worker, known in deaths for effect in job.die(worker, failure=known, code=1)]
     told += job.pass_time(60.0)
     assert "ValueError: x, at train.py:3 in load, step 9" in only(told, End)[0].reason
     assert (job.coordinator.phase, only(told, Start)) == (JobPhase.ENDED, [])

@@ -13,6 +13,7 @@ from remediation.launcher import coordinator_facts
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
 from remediation.launcher.coordinator_effects import AskGrant, End, HaltWorkers, Prepare, RegroupWorkers, Start
 from remediation.launcher.coordinator_state_machine import TRANSITIONS, Ignored, TableEntry, edges
+from remediation.launcher.failure_signature import FailureSignature
 from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member
 from remediation.launcher.worker_registry import JoinRequest
@@ -49,7 +50,7 @@ class Walk:
         """Any one of them; those without which no job gets on come more often."""
         rare, usual = self.chance.random(), [self.joins, self.votes, self.votes, self.started, self.enters, self.holds, self.holds, self.resumed, self.time]
         return self.chance.choice(usual if rare < self.calm else [
-            self.joins, self.leaves, self.refuses, self.grants, self.dies, self.nothing_moves, self.finishes, self.finishes_early, self.breaks, self.stalls,
+            self.joins, self.leaves, self.refuses, self.grants, self.dies, self.had_failed, self.nothing_moves, self.finishes, self.finishes_early, self.breaks, self.stalls,
             self.stuck, self.leaving, self.exits, self.saves, self.restarts, self.releases, self.rebalances, self.resizes, self.time,
             *([self.stops] if rare > (0.9 if self.coordinator.phase is JobPhase.BACKOFF else 0.998) else []),
         ])()  # fmt: skip
@@ -122,6 +123,10 @@ class Walk:
             epoch=self.epoch(), worker=worker, pid=self.pids.pop(worker, 0), cause="e", step=self.chance.choice([-1, 3]),
             at_start=self.chance.choice([""] * 9 + ["ImportError"]), code=self.chance.choice([-9, -9, 1]),
         ))  # fmt: skip
+
+    def had_failed(self) -> Effects:
+        failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=self.chance.randrange(300))
+        return self.coordinator.learn(coordinator_facts.LateFailure(epoch=self.epoch(), worker=self.worker(), cause="e", failure=failure))
 
     def enters(self) -> Effects:
         if not self.elastic:

@@ -86,7 +86,7 @@ def test_a_worker_that_is_being_ended_is_not_counted_on_by_the_next_coordinator(
         made = Node(tmp_path)
         async with made.entered() as node:
             assert len(node.registry) == 1
-            made.worker.ordered = True
+            made.worker.ordered_s = 0.0
             assert node.registry == []
             answer = await node.actions["fence"]({"epoch": 4, "workers": [NAME, "r/n1/0"]})
             assert answer["vote"]

@@ -1,8 +1,12 @@
 """What a launcher makes of its workers' messages and ends."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
+
+import msgspec
+import pytest
 
 from eagle_eye import wire
 from eagle_eye.clock import SystemClock
@@ -11,7 +15,7 @@ from eagle_eye.types import Event, RankPlacement
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
-from remediation.launcher.job_member import JobMember
+from remediation.launcher.job_member import JobMember, explanation
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
@@ -30,7 +34,8 @@ class Member:
         self.reported: list[tuple[str, Body]] = []
         clock = SystemClock()
         log = EventLog("t/j/r", "n0", "b", clock, lambda _topic, _key, value: self.written.append(value))
-        workers = Workers(settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, lambda *_: None)
+        workers = Workers(settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, self._ended)
+        self.all = workers
         self.workers = [self._worker(folder, slot) for slot in range(2)]
         workers._by_pid = {worker.pid: worker for worker in self.workers}
         votes, file = VoteLog(folder, "r", "n0"), JobFile(folder, "t/j/r", "n0", PID)
@@ -44,8 +49,11 @@ class Member:
 
     def raises(self, **more: object) -> None:
         """The first worker reports an exception."""
-        said = {"kind": "exception", "worker": self.workers[0].name, "epoch": 1, "type": "ValueError", "message": "no", "traceback": "", "step": 4}
+        said = {"kind": "exception", "worker": self.workers[0].name, "pid": self.workers[0].pid, "epoch": 1, "type": "ValueError", "message": "no", "traceback": "", "step": 4}
         self.member.receive({**said, **more})
+
+    def _ended(self, worker: Worker, status: int | None) -> None:
+        self.member.worker_ended(worker, status)
 
     def _report(self, kind: str, body: Body) -> None:
         self.reported.append((kind, body))
@@ -87,6 +95,126 @@ def test_twin_an_exception_that_ends_a_thread_is_told_and_the_worker_does_not_di
     (event,) = member.events
     assert (event.name, event.attributes["thread"]) == ("thread.exception", "reporter")
     assert (member.workers[0].exception, member.workers[0].failure) == ("", None)
+
+
+ORDERED_S = 100.0
+
+
+def ended_on_order(folder: Path, *, raised_before: bool = False) -> Member:
+    """Both workers were ended at ORDERED_S; the message of the first has been read by then, or not."""
+
+    async def end() -> Member:
+        member = Member(folder)
+        if raised_before:
+            member.raises(raised_s=ORDERED_S - 0.01)
+        for worker in member.workers:
+            worker.order_end(ORDERED_S)
+            member.all.exited(worker.pid, int(signal.SIGKILL))
+        return member
+
+    return asyncio.run(end())
+
+
+def told_late(member: Member) -> list[tuple[str, str, int]]:
+    return [(body["worker"], body["failure"]["type"], body["epoch"]) for kind, body in member.reported if kind == "late_failure"]
+
+
+@pytest.mark.parametrize("read", ["after the order", "before the order"])
+def test_an_exception_from_before_the_order_to_end_counts_however_late_it_is_read(tmp_path: Path, read: str) -> None:
+    """All ranks raise at once: the first report begins a new epoch, and ends the others in the middle of theirs."""
+    member = ended_on_order(tmp_path, raised_before=read == "before the order")
+    if read == "after the order":
+        member.raises(raised_s=ORDERED_S - 0.01)
+    assert [event.name for event in member.events] == ["exception"]
+    assert told_late(member) == [("r/n0/0", "ValueError", 1)]
+    assert [kind for kind, _ in member.reported] == ["late_failure"], "its death is ours, and no second one is reported"
+
+
+@pytest.mark.parametrize("more", [{"raised_s": ORDERED_S + 0.01}, {}], ids=["after it", "nobody knows when"])
+def test_twin_an_exception_from_after_the_order_is_our_own_doing(tmp_path: Path, more: dict[str, float]) -> None:
+    member = ended_on_order(tmp_path)
+    member.raises(**more)
+    assert (member.events, member.reported) == ([], [])
+
+
+@pytest.mark.parametrize(("status", "told"), [(3 << 8, [3]), (int(signal.SIGSEGV), [-signal.SIGSEGV]), (int(signal.SIGKILL), []), (0, []), (int(signal.SIGTERM), [])])
+def test_what_a_worker_ended_with_by_itself_before_the_order_reached_it_is_told_and_no_event(tmp_path: Path, status: int, told: list[int]) -> None:
+    """The order is a SIGKILL: another status is the worker's own, perhaps that of the first to die."""
+
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.workers[0].order_end(ORDERED_S)
+        member.all.exited(member.workers[0].pid, status)
+        return member
+
+    member = asyncio.run(end())
+    assert [body["code"] for kind, body in member.reported if kind == "late_failure"] == told
+    assert member.events == []
+
+
+def test_twin_what_a_worker_does_that_was_asked_to_end_is_not_told(tmp_path: Path) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.workers[0].expected = True
+        member.workers[0].order_end(ORDERED_S)
+        member.all.exited(member.workers[0].pid, 1 << 8)
+        return member
+
+    assert asyncio.run(end()).reported == []
+
+
+TRACEBACK = "Traceback (most recent call last):\n  ...\nRuntimeError: Connection closed by peer\n"
+WATCHDOG = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what(): [Rank 1] Watchdog caught collective operation timeout\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "elastic", "status"),
+    [
+        (1, TRACEBACK, False, "connection refused or reset"),
+        (1, TRACEBACK, True, ""),
+        (3, "gave up after 3 bad samples, see the watchdog's log\n", False, ""),
+        (-signal.SIGABRT, WATCHDOG, False, "nccl timeout"),
+        (-signal.SIGSEGV, "step 40 loss 2.5\n", False, ""),
+    ],
+    ids=["printed, and chosen", "of a loss that an elastic worker lived through", "no exception", "NCCL's watchdog", "nothing"],
+)
+def test_an_end_is_explained_by_what_its_log_names(tmp_path: Path, code: int, log: str, elastic: bool, status: str) -> None:
+    worker = made(tmp_path).workers[0]
+    worker.elastic = elastic
+    assert explanation(worker, code, log) == status
+
+
+def test_what_an_exception_tells_of_the_machine_explains_the_end_that_follows(tmp_path: Path) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.raises(message="CUDA error: uncorrectable ECC error encountered", type="RuntimeError")
+        member.member.worker_ended(member.workers[0], 1 << 8)
+        return member
+
+    (death,) = [body for kind, body in asyncio.run(end()).reported if kind == "death"]
+    assert (death["explained"], death["failure"], death["code"]) == ("ecc error", None, 1)
+
+
+def test_an_exception_that_its_exit_has_overtaken_is_told_when_it_is_read(tmp_path: Path) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.member.worker_ended(member.workers[0], 1 << 8)
+        return member
+
+    member = asyncio.run(end())
+    member.raises(raised_s=99.0)
+    assert [kind for kind, _ in member.reported] == ["death", "late_failure"]
+    assert told_late(member) == [("r/n0/0", "ValueError", 1)]
+
+
+def test_what_is_read_when_a_successor_runs_is_told_of_the_one_that_raised_it(tmp_path: Path) -> None:
+    member = ended_on_order(tmp_path)
+    successor = msgspec.structs.replace(member.workers[0], pid=PID + 7, epoch=2, ordered_s=None, noticed=False, status=None, overtaken=False)
+    member.all._former, member.all._by_pid = tuple(member.workers), {successor.pid: successor}
+    member.raises(raised_s=ORDERED_S - 0.01)
+    assert (member.workers[0].exception, successor.exception) == ("ValueError", "")
+    assert told_late(member) == [("r/n0/0", "ValueError", 1)]
+    assert member.events[0].attributes["epoch"] == "1"
 
 
 def test_an_end_with_zero_is_told_and_reported_once_all_of_the_node_have_ended(tmp_path: Path) -> None:
