@@ -275,8 +275,9 @@ class JobMember:
         worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
         worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
         worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
-        event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
-        worker.failed_by = event.id
+        if not (worker.ordered and worker.symptom):  # its peers may have been ended a moment before it
+            event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
+            worker.failed_by = event.id
         if worker.reported or worker.overtaken:
             self._report_late(worker)
 

@@ -132,6 +132,8 @@ class Workers:
         self._early: dict[int, int] = {}
         """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
+        self._stopping = False
+        """All are about to be ended."""
         self._forking: set[str] = set()
         """Workers whose pid the zygote has not reported yet."""
         self._forked = asyncio.Event()
@@ -277,9 +279,12 @@ class Workers:
     async def stop(self, grace_s: float = 0.0) -> None:
         """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left.
 
-        Who has just died by itself is told: the peers' words of it may have come first, and with them the order to end all.
+        Who has just been killed is told: the peers' words of it may have come first, and with them the order to end all. Who has just ended by
+        an exit code may have missed a peer that was ended a moment before.
         """
+        self._stopping = True
         self._watch.look()
+        self._stopping = False
         self.expect_end()
         if grace_s > 0:
             for worker in self._by_pid.values():
@@ -336,7 +341,7 @@ class Workers:
         worker = self._by_pid.get(pid)
         if worker is None:
             return
-        worker.dying = not worker.ordered
+        worker.dying = not (worker.ordered or (self._stopping and (status is None or not os.WIFSIGNALED(status))))
         if status is not None:
             self._tell(worker, status)
         else:
@@ -348,7 +353,7 @@ class Workers:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
-        if worker.ordered:
+        if worker.ordered or (self._stopping and not worker.dying):
             self._overtaken(worker)
         elif worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
             asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, time.monotonic() + WORDS_LONGEST_S)

@@ -228,3 +228,11 @@ def test_an_end_with_zero_is_told_and_reported_once_all_of_the_node_have_ended(t
     asyncio.run(end())
     assert [(event.name, event.attributes["rank"]) for event in member.events] == [("worker.finished", "0"), ("worker.finished", "1")]
     assert [kind for kind, _ in member.reported] == ["worker_finished", "worker_finished", "finished"]
+
+
+def test_twin_a_connection_that_broke_as_the_peers_were_ended_is_no_event(tmp_path: Path) -> None:
+    """All workers are restarted by command: those of another node were ended a moment before."""
+    member = made(tmp_path)
+    member.workers[0].order_end(100.0)
+    member.raises(raised_s=99.9, type="RuntimeError", message="Connection closed by peer")
+    assert member.events == []
