@@ -73,7 +73,7 @@ class Exceptions:
             kind=kind,
             score=self.symptom_score if status.symptom else 1.0,
             since=event.time,
-            evidence=(proof, *_storage(event), *_frame(event), *lines),
+            evidence=(proof, *_storage(event), *_frame(event), *_notes(event), *lines),
         )
         if not status.symptom:
             self._claimed.append(epoch)
@@ -86,6 +86,12 @@ def _frame(event: Event) -> Iterator[Evidence]:
     """The innermost line of the user's own code: the end of the traceback may be all a library's."""
     if frame := event.attributes.get("frame", ""):
         yield Evidence(text=f"at {frame}", event=event.id)
+
+
+def _notes(event: Event) -> Iterator[Evidence]:
+    """What the code that it went through added, such as the micro-batch of an elastic step."""
+    for note in event.attributes.get("notes", "").splitlines():
+        yield Evidence(text=note, event=event.id)
 
 
 def _storage(event: Event) -> Iterator[Evidence]:

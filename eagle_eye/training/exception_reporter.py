@@ -17,6 +17,7 @@ from .storage_failure import failure_raised
 _FRAMES = 12
 """Of a traceback, from its end."""
 _LONGEST_TEXT = 3000
+_LONGEST_NOTES = 300
 _NO_FAULT = (KeyboardInterrupt, SystemExit)
 
 
@@ -59,13 +60,19 @@ class Reporter:
 def describe(
     kind: type[BaseException], value: BaseException | None, trace: TracebackType | None
 ) -> dict[str, str]:
-    """Type, message and the last frames, without locals. Cut to a size that fits into the ring."""
+    """Type, message, notes and the last frames, without locals. Cut to a size that fits into the ring."""
     frames = "".join(traceback.format_tb(trace, limit=-_FRAMES))
     try:
         message = str(value)
     except Exception as error:  # noqa: BLE001 - the __str__ of a user's class
         message = f"<no message: its __str__ raised {type(error).__name__}>"
-    return {"type": kind.__qualname__, "message": message[:_LONGEST_TEXT], "traceback": frames[-_LONGEST_TEXT:]}
+    return {"type": kind.__qualname__, "message": message[:_LONGEST_TEXT], "notes": _notes(value), "traceback": frames[-_LONGEST_TEXT:]}
+
+
+def _notes(value: BaseException | None) -> str:
+    """What was added by `add_note` (PEP 678), a line each."""
+    notes = getattr(value, "__notes__", None)
+    return "\n".join(note for note in notes if isinstance(note, str))[:_LONGEST_NOTES] if isinstance(notes, list) else ""
 
 
 _reporters: list[Reporter] = []

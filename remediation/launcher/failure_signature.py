@@ -45,6 +45,8 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Status of an error of CUDA, which is told later and elsewhere than where it arose; '' for none."""
     exit_code: int | None = None
     """How it ended without an exception, as subprocess has it; None: it raised one."""
+    note: str = ""
+    """First of its notes, such as `in step 40, micro-batch 3`; '' for none."""
 
     @property
     def ambiguous(self) -> bool:
@@ -69,13 +71,14 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.type} at {self.frame}" if self.frame else self.type
 
     def __str__(self) -> str:
-        """On one line, such as `ValueError: negative length, at train.py:212 in validate, step 40`."""
+        """On one line, such as `ValueError: negative length, at train.py:212 in validate, in step 40, micro-batch 3`."""
         where = [f"at {self.frame}"] if self.frame else []
-        when = [f"step {self.step}"] if self.step >= 0 else []
+        step = f"step {self.step}" if self.step >= 0 else ""
+        when = [told for told in (step if step not in self.note else "", self.note) if told]
         return ", ".join([f"{self.type}: {self.message}".removesuffix(": "), *where, *when])
 
 
-def signature_of(type_name: str, message: str, traceback: str, step: int) -> FailureSignature | None:
+def signature_of(type_name: str, message: str, traceback: str, step: int, notes: str = "") -> FailureSignature | None:
     """None for an exception that tells of broken hardware, network or storage: another node, or another try, may help against it.
 
     >>> str(signature_of("ValueError", "negative length", '  File "/home/a/train.py", line 3, in load\\n    check(x)\\n', 40))
@@ -89,7 +92,7 @@ def signature_of(type_name: str, message: str, traceback: str, step: int) -> Fai
     first_line = message.strip().partition("\n")[0]
     return FailureSignature(
         type=type_name, message=first_line[:200], frame=user_frame(traceback), step=step, memory=status == _MEMORY,
-        on_gpu=status if status in ON_THE_GPU else "",
+        on_gpu=status if status in ON_THE_GPU else "", note=notes.partition("\n")[0],
     )  # fmt: skip
 
 

@@ -265,6 +265,9 @@ class JobMember:
             "pid": str(worker.pid),
         }
         attributes["frame"] = user_frame(attributes["traceback"])
+        notes = redact(str(message.get("notes", "")))
+        if notes:
+            attributes["notes"] = notes
         attributes |= {name: str(message[name]) for name in ("path", "errno", "free_bytes") if name in message}
         if thread:  # the worker lives on, and dies of something else if it dies
             text = f"thread {thread} of worker {worker.name} ended with {raised}: {attributes['message']}"
@@ -272,7 +275,7 @@ class JobMember:
             return
         worker.exception = raised
         refused = "errno" in attributes  # storage refused a file: neither the program nor its data is to blame, nor a GPU
-        worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]), notes)
         worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
         worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
         if not (worker.ordered and worker.symptom):  # its peers may have been ended a moment before it

@@ -197,9 +197,16 @@ class ElasticWorker:
         self._running = micro_batch
         self._gradients.begin(micro_batch)
         self._monitor.mark("forward")
-        loss, tokens = (0.0, 0) if number in self._skipped else self.trained.run(number, micro_batch)
+        loss, tokens = (0.0, 0) if number in self._skipped else self._run(number, micro_batch)
         self._gradients.finish(micro_batch, loss, tokens)
         self._running = None
+
+    def _run(self, number: int, micro_batch: int) -> tuple[float, int]:
+        try:
+            return self.trained.run(number, micro_batch)
+        except Exception as error:
+            error.add_note(f"in step {number}, micro-batch {micro_batch}")
+            raise
 
     def _apply(self, epoch: int) -> None:
         """Update the parameters; every worker that gets here holds the same mean gradient."""

@@ -25,6 +25,12 @@ def test_fault_a_cuda_error_is_told_with_type_worker_and_status() -> None:
     assert claim.evidence[-1].text == "loss.backward()"
 
 
+def test_the_micro_batch_that_raised_is_evidence() -> None:
+    noted = event("exception", WORKER, 5.0, type="ValueError", message="negative length", epoch=1, step=40, notes="in step 40, micro-batch 3")
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, noted)])
+    assert claim.evidence[1].text == "in step 40, micro-batch 3"
+
+
 def test_twin_a_victims_connection_reset_is_a_symptom_with_a_low_score() -> None:
     (claim,) = claims_of(Exceptions(), [cut_frame(5.01, raised("RuntimeError", RESET))])
     assert claim.evidence[0].status == "connection refused or reset"

@@ -330,6 +330,15 @@ def test_an_exception_is_stored_when_the_launcher_is_gone(watched: Watched, tmp_
     assert stored["message"].startswith("long long")
 
 
+def test_what_was_added_to_an_exception_on_its_way_is_told_with_it() -> None:
+    error = caught("negative length")
+    error.add_note("in step 40, micro-batch 3")
+    error.add_note("of shard 17")
+    assert exception_reporter.describe(ValueError, error, None)["notes"] == "in step 40, micro-batch 3\nof shard 17"
+    error.__notes__ = 7  # type: ignore[assignment]  # anybody may set it to anything
+    assert exception_reporter.describe(ValueError, error, None)["notes"] == ""
+
+
 def test_an_exception_that_cannot_even_be_printed_is_told() -> None:
     class Broken(Exception):
         def __str__(self) -> str:
