@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from .workers import Worker
+from .worker_process import Worker
 
 LOOK_S = 0.25
 CHUNK = 1 << 16

@@ -88,6 +88,8 @@ class EndWorkers(Effect, frozen=True, kw_only=True):
 
     nodes: tuple[str, ...]
     reason: str
+    after_death: bool = False
+    """Of a worker: who has just ended with an exit code may be the one that the others missed."""
 
 
 class EmitEvent(Effect, frozen=True, kw_only=True):

@@ -5,10 +5,9 @@ A fact that is about an epoch carries the epoch's number: one that comes late is
 
 import msgspec
 
-from eagle_eye.error_statuses import BY_NAME
 from eagle_eye.types import Layout, WorkerStateReport
 
-from .failure_signature import FailureSignature, kind_of_death, signature_of_end
+from .failure_signature import FailureSignature, kind_of_death, missed_a_peer, signature_of_end
 from .membership import Member
 from .worker_registry import JoinRequest
 
@@ -114,7 +113,7 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
     @property
     def missed_a_peer(self) -> bool:
         """It died of what also a healthy worker dies of when a peer is gone."""
-        return self.failure is None and (self.symptom or (bool(self.explained) and BY_NAME[self.explained].symptom))
+        return missed_a_peer(self.failure, self.explained, symptom=self.symptom)
 
     @property
     def kind(self) -> str:

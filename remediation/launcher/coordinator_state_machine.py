@@ -53,8 +53,8 @@ HEAL: Leads = FIRST_HEAL | {BACKOFF}
 VALID: Leads = frozenset({RUNNING, HALTING})
 """An epoch is valid, or its workers can only save their state."""
 END: Leads = frozenset({ENDED})
-REPEATED: Leads = BEGIN | {BACKOFF, ENDED}
-"""The step that fails again is skipped by new workers, or the job ends."""
+REPEATED: Leads = BEGIN | {BACKOFF, SPENT, ENDED}
+"""The step that fails again is skipped by new workers, or the job ends; or the heal budget is charged for what it is."""
 
 
 def _row(otherwise: TableEntry | Ignored, **states: TableEntry | Ignored) -> Row:
@@ -91,7 +91,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     coordinator_facts.WorkerDied: _row(
         TableEntry(worker.died_meanwhile),
         FORMING=TableEntry(worker.died_while_forming, HEAL | VALID | END), RUNNING=TableEntry(worker.died_while_running, HEAL | END),
-        BACKOFF=TableEntry(worker.died_while_backing_off, END), SPENT=TableEntry(worker.died_while_spent, REPEATED),
+        BACKOFF=TableEntry(worker.died_while_backing_off, END | {SPENT}), SPENT=TableEntry(worker.died_while_spent, REPEATED),
         HALTING=TableEntry(worker.died_while_halting, END),
     ),
     coordinator_facts.LateFailure: _row(

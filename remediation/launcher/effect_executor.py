@@ -197,7 +197,7 @@ class EffectExecutor:
                 self.go(self._ask(effect))
             case EndWorkers():
                 for node in effect.nodes:
-                    self.go(self.quietly(node, "halt", {"reason": effect.reason}))
+                    self.go(self.quietly(node, "halt", {"reason": effect.reason, "after_death": effect.after_death}))
             case EmitEvent():
                 self._tell(effect)
             case CommandResult():

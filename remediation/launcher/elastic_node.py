@@ -23,8 +23,9 @@ from .stall_detector import InactivityTimer, WorkerSample
 from .vote_log import VoteLog
 from .worker_environment import StoreAddress
 from .worker_expiry import WorkerExpiry, is_stopped
+from .worker_process import Worker
 from .worker_sessions import FenceResult, WorkerSessions
-from .workers import Worker, Workers
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 

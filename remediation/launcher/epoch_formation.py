@@ -20,9 +20,10 @@ from .coordinator_facts import (
     PhaseTimeout,
     ReconnectTimeout,
     ReplacementTimeout,
+    WorkerDied,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .job_declaration import EpochRequest, JobPhase
+from .job_declaration import DEATH, EpochRequest, JobPhase
 from .membership import Member, rank_order, rank_placements
 from .quorum import voters
 
@@ -32,12 +33,29 @@ from .quorum import voters
 def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch on the job's own budget: in place if elastic workers live on, else with new processes if the budget allows."""
     refusal = state.budget.refusal(request.failure)
-    state.exhausted = refusal and f"{request.failure}, and {refusal}"
+    state.exhausted = _exhausted(request.failure, refusal)
     state.budget.take(request.failure)
     request = replace(request, paid=True)
     if state.lives_on:
         return begin(state, replace(request, in_place=True, halt=state.exhausted, final=bool(state.exhausted)))
     return _exhaust(state, request) if refusal else restart(state, request)
+
+
+def _exhausted(failure: str, refusal: str) -> str:
+    return refusal and f"{failure}, and {refusal}"
+
+
+def recharge(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """FORMING, BACKOFF: the workers end because one missed a peer, and only now it is told what that peer died of: the budget is charged for that."""
+    taken_for = state.request
+    if not taken_for.symptom or fact.missed_a_peer or state.last is None or fact.epoch != state.last.epoch:
+        return []
+    if state.phase not in {JobPhase.FORMING, JobPhase.BACKOFF}:
+        return []
+    state.request = replace(taken_for, kind=fact.kind, symptom=False, cause=fact.cause or taken_for.cause)
+    refusal = state.budget.recharge(taken_for.failure, fact.kind)
+    state.exhausted = _exhausted(fact.kind, refusal)
+    return _exhaust(state, state.request) if refusal else []
 
 
 def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
@@ -46,7 +64,7 @@ def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
     attributes = {"heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure}
     return [
         EmitEvent(name="budget.exhausted", message=state.exhausted, attributes=attributes),
-        EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted"),
+        EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted", after_death=request.reason == DEATH),
     ]
 
 
@@ -67,7 +85,7 @@ def restart(state: CoordinatorState, request: EpochRequest) -> Effects:
     }  # fmt: skip
     return [
         EmitEvent(name="restart.delayed", message=message, attributes=attributes),
-        EndWorkers(nodes=state.membership.connected, reason=message), *state.answer(error=message),
+        EndWorkers(nodes=state.membership.connected, reason=message, after_death=request.reason == DEATH), *state.answer(error=message),
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from eagle_eye.error_statuses import classify
+from eagle_eye.error_statuses import BY_NAME, classify
 from eagle_eye.topology import node_of_worker
 
 _PROGRAMS_OWN = "other software error"
@@ -126,6 +126,15 @@ def other_cause(text: str) -> str:
     """
     status = classify(text).name
     return "" if status == _PROGRAMS_OWN or status in ON_THE_GPU else status
+
+
+def missed_a_peer(failure: FailureSignature | None, explained: str, *, symptom: bool) -> bool:
+    """It ended of what also a healthy worker ends of when a peer is gone.
+
+    >>> missed_a_peer(None, "connection refused or reset", symptom=False), missed_a_peer(None, "ecc error", symptom=False)
+    (True, False)
+    """
+    return failure is None and (symptom or (bool(explained) and BY_NAME[explained].symptom))
 
 
 def user_frame(traceback: str) -> str:

@@ -38,12 +38,19 @@ class ReportQueue:
         self._promised = promised
         self._waiting: deque[tuple[str, Body]] = deque()
         self._news = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
         self._complained: Body | None = None
         """What could not be sent: logged once, not at each try."""
 
     def put(self, kind: str, body: Body) -> None:
         self._waiting.append((kind, body))
+        self._all_sent.clear()
         self._news.set()
+
+    async def sent(self) -> None:
+        """Wait until none is left."""
+        await self._all_sent.wait()
 
     def forget(self, *kinds: str) -> None:
         """The coordinator is about to receive the present state: these reports would be older."""
@@ -54,6 +61,7 @@ class ReportQueue:
         while True:
             while self._waiting:
                 await self._first(*self._waiting[0])
+            self._all_sent.set()
             self._news.clear()
             await self._news.wait()
 

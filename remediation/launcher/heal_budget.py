@@ -109,6 +109,17 @@ class HealBudget:
         self._spent.append((self._clock.monotonic(), kind))
         return True
 
+    def recharge(self, taken_for: str, kind: str) -> str:
+        """What was spent last for one kind was spent for another. Why the job may not do so; '' if it may."""
+        last = max((at for at, (_, known) in enumerate(self._spent) if known == taken_for), default=None)
+        if last is None:
+            return ""
+        when, _ = self._spent[last]
+        del self._spent[last]
+        refusal = self.refusal(kind)
+        self._spent.insert(last, (when, kind))
+        return refusal
+
     def inherit(self, spent: int, by_kind: Mapping[str, int], age_s: float) -> None:
         """What another coordinator had spent by the time of its last layout, `age_s` ago, counts as spent then."""
         mine = Counter(self.spent_by_kind)

@@ -72,6 +72,10 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job with too few nodes waits for more."""
 
 
+DEATH = "death"
+"""Reason of an epoch: a worker has died."""
+
+
 class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Why an epoch is begun and what it asks of the workers."""
 
@@ -80,6 +84,8 @@ class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the event behind it."""
     kind: str = ""
     """Of the failure, as the heal budget counts it; '' where the reason says it all."""
+    symptom: bool = False
+    """It is only what a worker dies of whose peer is gone: what that peer died of is not told yet."""
     step: int = -1
     """That the workers were at when they failed; -1 if it is not known."""
     paid: bool = False

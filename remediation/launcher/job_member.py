@@ -1,12 +1,13 @@
 """A launcher as a member of its job: obeys the coordinator, and reports what happens to its own workers."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +21,8 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import FROM_OUTSIDE, other_cause, signal_name, signature_of, user_frame
+from .failure_signature import FROM_OUTSIDE, missed_a_peer, other_cause, signal_name, signature_of, user_frame
+from .job_declaration import DEATH
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
@@ -28,7 +30,8 @@ from .redaction import last_lines, redact
 from .vote_log import VoteLog
 from .worker_dump import dump_workers
 from .worker_environment import StoreAddress
-from .workers import Worker, Workers
+from .worker_process import Worker
+from .workers import Workers
 from .zygote_client import kill_group
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,9 @@ IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 _NAMES_AN_EXCEPTION = re.compile(r"\s*[\w.]*(Error|Exception)\b")
 """The line of a traceback that does."""
+
+REPORTED_S = 1.0
+"""How long a vote waits for reports to arrive that the coordinator is to know before."""
 
 SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
@@ -52,14 +58,16 @@ class JobMember:
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
-        report: Report, elastic: ElasticNode,
+        report: Report, reported: Callable[[], Awaitable[None]], elastic: ElasticNode,
     ) -> None:  # fmt: skip
+        """`reported` returns once the coordinator knows all reports."""
         self._settings = settings
         self._workers = workers
         self._votes = votes
         self._job_file = job_file
         self._event_log = event_log
         self._report = report
+        self._reported = reported
         self._elastic = elastic
         elastic.broken = self._is_broken
         self.broken = False
@@ -93,10 +101,10 @@ class JobMember:
         """Join requests of the elastic workers that live here, for a coordinator that does not know them."""
         return self._elastic.registry
 
-    async def stop_workers(self, grace_s: float = 0.0) -> None:
-        """End them; nothing of it is an event."""
+    async def stop_workers(self, grace_s: float = 0.0, *, after_death: bool = False) -> None:
+        """End them; nothing of it is an event. `after_death`: of a worker of the job."""
         try:
-            await self._workers.stop(grace_s)
+            await self._workers.stop(grace_s, after_death=after_death)
         except TimeoutError as error:
             raise ControlError(str(error)) from error
 
@@ -107,9 +115,9 @@ class JobMember:
         else:
             await self.abandon()
 
-    async def abandon(self) -> None:
+    async def abandon(self, *, after_death: bool = False) -> None:
         """End them, and write a job file without workers."""
-        await self.stop_workers()
+        await self.stop_workers(after_death=after_death)
         self._job_file.write(self._votes.record.promised, ())
 
     # --- commands ------------------------------------------------------------------------------------------------
@@ -118,10 +126,17 @@ class JobMember:
         """The acknowledgement is a vote: given once per epoch, on disk before it is sent."""
         layout = msgspec.convert(arguments["layout"], Layout)
         promised = self._votes.record.promised
-        stopping = asyncio.create_task(self.stop_workers())
+        stopping = asyncio.create_task(self.stop_workers(after_death=layout.reason == DEATH))
         vote = await asyncio.to_thread(self._votes.promise, layout.epoch)
         await stopping
+        await self._report_deaths()
         return {"vote": vote, "promised": promised}
+
+    async def _report_deaths(self) -> None:
+        """By what has ended all workers it is judged what their restart is charged to, and whether the program is to blame."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPORTED_S):
+                await self._reported()
 
     async def _start(self, arguments: dict[str, Any]) -> Body:
         layout = msgspec.convert(arguments["layout"], Layout)
@@ -138,7 +153,7 @@ class JobMember:
 
     async def _halt(self, arguments: dict[str, Any]) -> Body:
         log.warning("the workers are ended: %s", arguments.get("reason", ""))
-        await self.abandon()
+        await self.abandon(after_death=bool(arguments.get("after_death")))
         return {}
 
     async def _end(self, arguments: dict[str, Any]) -> Body:
@@ -180,10 +195,13 @@ class JobMember:
 
     def worker_ended(self, worker: Worker, status: int | None) -> None:
         """A worker ended by itself, or had raised something when its end was ordered."""
+        code = code_of(status)
+        if worker.doubtful:
+            explained = explanation(worker, code, last_lines(worker.log, since=worker.log_from))
+            worker.overtaken = missed_a_peer(worker.failure, explained, symptom=worker.symptom)
         if worker.overtaken:
             self._report_late(worker)
             return
-        code = code_of(status)
         worker.reported = True
         self._elastic.worker_ended(worker)
         known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": True,
@@ -278,7 +296,7 @@ class JobMember:
         worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]), notes)
         worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
         worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
-        if not (worker.ordered and worker.symptom):  # its peers may have been ended a moment before it
+        if not (worker.symptom and (worker.ordered or worker.doubtful)):  # its peers may have been ended a moment before it
             event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
             worker.failed_by = event.id
         if worker.reported or worker.overtaken:

@@ -43,7 +43,8 @@ from .training_command import parse_training_command
 from .vote_log import VoteLog
 from .worker_environment import StoreAddress
 from .worker_gpus import find_gpus, pynvml
-from .workers import Worker, Workers
+from .worker_process import Worker
+from .workers import Workers
 from .zygote_client import ZygoteLink
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Launcher:
             ask_store=self._ask_store,
         )  # fmt: skip
         self._member = JobMember(
-            settings, self._workers, self._votes, self._job_file, self._event_log, self._report, self._elastic
+            settings, self._workers, self._votes, self._job_file, self._event_log, self._report, self._reported, self._elastic
         )
         self._inbox = Inbox(settings.inbox, self._member.receive)
         self._inbox.check_free()
@@ -371,6 +372,10 @@ class Launcher:
             self._executor.report(self._settings.node, kind, body)
         elif self._follower is not None:
             self._follower.reports.put(kind, body)
+
+    async def _reported(self) -> None:
+        if self._executor is None and self._follower is not None:
+            await self._follower.reports.sent()
 
     async def _ask_store(self, question: Body) -> Body:
         if self._executor is not None:

@@ -4,7 +4,7 @@ from .coordinator_effects import EmitEvent
 from .coordinator_facts import WorkerDied
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import begin, restart
-from .job_declaration import EpochRequest, JobPhase
+from .job_declaration import DEATH, EpochRequest, JobPhase
 
 
 def repeated(state: CoordinatorState, fact: WorkerDied) -> str:
@@ -34,7 +34,7 @@ def confirm_suspicion(state: CoordinatorState) -> Effects:
     if fact is None or fact.signature is None or layout is None or layout.in_place or not state.quorum.agreed(layout):
         return []
     state.suspected = None
-    why = state.failures.told_again(fact.signature, fact.worker, fact.epoch) if state.request.reason == "death" else ""
+    why = state.failures.told_again(fact.signature, fact.worker, fact.epoch) if state.request.reason == DEATH else ""
     return skip_or_stop(state, fact, why) if why else []
 
 
@@ -52,7 +52,7 @@ def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served:
         return _skip(state, fact, step)
     reason = f"{why}{_no_skip(state, step)}" if fact.signature is not None else why
     if served and state.lives_on:
-        return begin(state, EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, in_place=True, halt=reason, final=True))
+        return begin(state, EpochRequest(reason=DEATH, cause=fact.cause, kind=fact.kind, in_place=True, halt=reason, final=True))
     return state.fail(reason)
 
 
@@ -71,7 +71,7 @@ def _skip(state: CoordinatorState, fact: WorkerDied, step: int) -> Effects:
     event = EmitEvent(name="step.skipped", message=f"step {step} is skipped from now on, {told}: {fact.signature}", attributes=attributes)
     if state.phase is JobPhase.BACKOFF:  # its workers start when that is over
         return [event]
-    return [event, *restart(state, EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, step=fact.step))]
+    return [event, *restart(state, EpochRequest(reason=DEATH, cause=fact.cause, kind=fact.kind, step=fact.step))]
 
 
 def _no_skip(state: CoordinatorState, step: int) -> str:

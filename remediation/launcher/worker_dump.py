@@ -8,7 +8,7 @@ from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import flight_recorder
 
 from .redaction import redact
-from .workers import Worker
+from .worker_process import Worker
 
 
 async def dump_workers(workers: list[Worker]) -> Body:

@@ -15,7 +15,7 @@ from eagle_eye.config import StallConfig
 from .death_watch import process_stat
 from .stall_detector import WorkerSample, patience
 from .worker_dump import dump_workers
-from .workers import Worker
+from .worker_process import Worker
 
 log = logging.getLogger(__name__)
 

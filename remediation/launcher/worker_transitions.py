@@ -24,8 +24,8 @@ from .coordinator_facts import (
     WorkersStuck,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, restart, validate_if_agreed
-from .job_declaration import EpochRequest, JobPhase
+from .epoch_formation import amend, begin, fail_halted, heal, recharge, replace_workers, restart, validate_if_agreed
+from .job_declaration import DEATH, EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place
 from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest
@@ -157,7 +157,7 @@ def died_while_spent(state: CoordinatorState, fact: WorkerDied) -> Effects:
 def failed_before(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """What a worker of an epoch that is over had failed of: nothing is healed for it, and it counts where the same came before."""
     why = repeated(state, fact)
-    return skip_or_stop(state, fact, why, served=True) if why else []
+    return skip_or_stop(state, fact, why, served=True) if why else recharge(state, fact)
 
 
 def note_failure(state: CoordinatorState, fact: LateFailure) -> Effects:
@@ -213,7 +213,7 @@ def _failure(state: CoordinatorState, fact: WorkerDied) -> EpochRequest:
     """A death beside a lost session is the node's, and no matter how the worker ended."""
     if state.suspects:
         return EpochRequest(reason="node lost", cause=fact.cause, step=fact.step)
-    return EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, step=fact.step)
+    return EpochRequest(reason=DEATH, cause=fact.cause, kind=fact.kind, symptom=fact.missed_a_peer, step=fact.step)
 
 
 def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
@@ -237,7 +237,7 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
     served, leaving = fact.worker in state.elastic.serving, fact.worker in state.elastic.registry.leaving
     if not forget_dead(state, fact):
         why = repeated(state, fact)
-        return skip_or_stop(state, fact, why) if why else []
+        return skip_or_stop(state, fact, why) if why else recharge(state, fact)
     layout, request = state.forming, state.request
     if layout is None or not layout.in_place:
         return []
@@ -258,7 +258,7 @@ def _died_fenced(state: CoordinatorState, fact: WorkerDied, *, served: bool) -> 
     """One of the workers that were asked what they hold."""
     request = state.request
     if served and request.reason in EXPLAINED_BY_DEATH:
-        request = state.request = replace(request, reason="death", cause=fact.cause)
+        request = state.request = replace(request, reason=DEATH, cause=fact.cause)
     if not state.elastic.placements(state.eligible):
         return _last_died(state, fact)
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
@@ -276,7 +276,7 @@ def died_while_backing_off(state: CoordinatorState, fact: WorkerDied) -> Effects
     """BACKOFF: a death of the failure that the workers wait for, told late."""
     why = repeated(state, fact)
     forget_dead(state, fact)
-    return skip_or_stop(state, fact, why) if why else []
+    return skip_or_stop(state, fact, why) if why else recharge(state, fact)
 
 
 # --- broken, stalled, stuck -----------------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ from eagle_eye.training.ring_buffer import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement, digest_of
 
 from .death_watch import DeathWatch, process_stat
-from .failure_signature import FailureSignature, ended_by_itself
+from .failure_signature import ended_by_itself
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import LOOK_S, OomKill, OomWatch
 from .training_command import TrainingCommand
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
+from .worker_process import Worker
 from .zygote_client import ZygoteLink, kill_group
 
 STATUS_S = 0.05
@@ -37,77 +38,6 @@ FEWEST = 3
 """Steps whose length says something about the next one's."""
 LONGEST_SOCKET = 103
 """Bytes of the path of a unix socket."""
-
-
-class Worker(msgspec.Struct, kw_only=True):
-    """One process of one epoch."""
-
-    place: RankPlacement
-    epoch: int
-    born: int = 0
-    """Epoch in which it was forked: an elastic one lives on in later ones."""
-    pid: int
-    start_time: int
-    secret: str
-    tokens: int = 0
-    """Handed out so far."""
-    log: Path
-    log_from: int
-    """Length of the log when this process began."""
-    ring: Path
-    socket: Path
-    began: float
-    status: int | None = None
-    ordered_s: float | None = None
-    """When the launcher ordered its end, by CLOCK_MONOTONIC; None if it did not."""
-    dying: bool = False
-    """It was seen to end before anybody had ordered that."""
-    noticed: bool = False
-    """Its death was reported, or needs not be."""
-    end: int | None = None
-    """Status with which its end was reported; the kernel may still be at its teardown."""
-    exception: str = ""
-    """Type of the exception that it announced."""
-    failure: FailureSignature | None = None
-    """That exception, if it is one of the program's own."""
-    failed_by: str = ""
-    """Id of the event of that exception."""
-    explained: str = ""
-    """Status of hardware, network or storage that this exception tells."""
-    symptom: bool = False
-    """That exception is what also a healthy worker raises when a peer is gone."""
-    elastic: bool = False
-    """It lives through epochs, or was forked to join one."""
-    fenced: bool = False
-    """It is excluded from the job until it enters again: its messages do not count."""
-    expected: bool = False
-    """It was asked to end by itself."""
-    member: bool = False
-    """It has been part of an epoch of elastic workers."""
-    replaced: bool = False
-    """Another process has its slot."""
-    reported: bool = False
-    """The coordinator knows of its death."""
-    overtaken: bool = False
-    """The order to end it came before its death was noticed: its death is not told."""
-
-    @property
-    def ordered(self) -> bool:
-        """The launcher ended it itself."""
-        return self.ordered_s is not None
-
-    def order_end(self, now: float) -> None:
-        """The launcher is about to end it, unless it is dying already."""
-        if self.ordered_s is None and not self.dying:
-            self.ordered_s = now
-
-    @property
-    def running(self) -> bool:
-        return self.status is None and not self.noticed
-
-    @property
-    def name(self) -> str:
-        return self.place.worker
 
 
 OnEnd = Callable[[Worker, int | None], None]
@@ -134,6 +64,10 @@ class Workers:
         self._ended = asyncio.Event()
         self._stopping = False
         """All are about to be ended."""
+        self._after_death = False
+        """They were last ended because a worker of the job had died."""
+        self._untold: dict[int, Worker] = {}
+        """Those that ended with an exit code, and may have raised what is not read yet: pid → worker."""
         self._forking: set[str] = set()
         """Workers whose pid the zygote has not reported yet."""
         self._forked = asyncio.Event()
@@ -276,16 +210,21 @@ class Workers:
 
     # --- stop --------------------------------------------------------------------------------------------------
 
-    async def stop(self, grace_s: float = 0.0) -> None:
-        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left.
+    async def stop(self, grace_s: float = 0.0, *, after_death: bool = False) -> None:
+        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left and those that ended before are told.
 
-        Who has just been killed is told: the peers' words of it may have come first, and with them the order to end all. Who has just ended by
-        an exit code may have missed a peer that was ended a moment before.
+        `after_death`: one of the job has died, and it may be here. Its peers' words of a broken connection come first, and with them this order.
+        Otherwise who has just ended with an exit code has missed a peer that was ended a moment before, and is not told; who was killed is.
         """
+        self._after_death = after_death
         self._stopping = True
         self._watch.look()
         self._stopping = False
         self.expect_end()
+        await self._end_all(grace_s)
+        await self._tell_untold()
+
+    async def _end_all(self, grace_s: float) -> None:
         if grace_s > 0:
             for worker in self._by_pid.values():
                 worker.expected = True
@@ -296,6 +235,14 @@ class Workers:
         if not await self._all_gone(5.0):
             stuck = ", ".join(str(worker.pid) for worker in self._by_pid.values() if worker.status is None)
             raise TimeoutError(f"processes {stuck} do not end though killed: the kernel holds them (a dead disk or GPU?)")
+
+    async def _tell_untold(self) -> None:
+        """Before a launcher votes for the next epoch: by what has ended the workers it is judged whether the program is to blame."""
+        deadline = time.monotonic() + WORDS_S
+        while any(self._is_raising(worker) for worker in self._untold.values()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        for worker in tuple(self._untold.values()):
+            self._tell_now(worker)
 
     def expect_end(self) -> None:
         """From now on no end of the present workers is an event: their peers may be stopped before they are."""
@@ -341,7 +288,7 @@ class Workers:
         worker = self._by_pid.get(pid)
         if worker is None:
             return
-        worker.dying = not (worker.ordered or (self._stopping and (status is None or not os.WIFSIGNALED(status))))
+        worker.dying, worker.doubtful = not worker.ordered, self._stopping
         if status is not None:
             self._tell(worker, status)
         else:
@@ -353,21 +300,30 @@ class Workers:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
-        if worker.ordered or (self._stopping and not worker.dying):
+        code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
+        if worker.ordered or (worker.doubtful and not self._after_death and (code is None or code >= 0)):
             self._overtaken(worker)
-        elif worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
+        elif code is not None and code > 0 and not worker.exception:
+            self._untold[worker.pid] = worker
             asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, time.monotonic() + WORDS_LONGEST_S)
         else:
             self._on_end(worker, worker.end)
 
     def _tell_late(self, worker: Worker, deadline: float) -> None:
-        """Its exit may have overtaken its last words; a later epoch has no use for either."""
-        if self._by_pid.get(worker.pid) is not worker:
-            self._overtaken(worker)
-        elif not worker.exception and self._has_raised(worker) and time.monotonic() < deadline:
+        """Its exit may have overtaken its last words."""
+        if self._untold.get(worker.pid) is worker and self._is_raising(worker) and time.monotonic() < deadline:
             asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker, deadline)
         else:
+            self._tell_now(worker)
+
+    def _tell_now(self, worker: Worker) -> None:
+        if self._untold.get(worker.pid) is worker:
+            del self._untold[worker.pid]
             self._on_end(worker, worker.end)
+
+    def _is_raising(self, worker: Worker) -> bool:
+        """What it has raised is on its way."""
+        return not worker.exception and self._has_raised(worker)
 
     def _has_raised(self, worker: Worker) -> bool:
         """It writes its exception into its ring once it has sent it."""

@@ -1,5 +1,6 @@
 """Real launchers with real processes: kills, successions and returns. The script is plain Python, its ranks coupled by sockets."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from eagle_eye.errors import PermanentError, Stale
+from eagle_eye.errors import PermanentError, RingError, Stale
 from eagle_eye.training import checkpoint
 from eagle_eye.training.ring_buffer import RingReader
 from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, living, wait_until
@@ -208,9 +209,10 @@ def test_a_frozen_node_is_lost_and_what_thaws_is_ended(cluster: LauncherCluster,
 
 
 def progress(cluster: LauncherCluster, node: int) -> int:
-    """The step that a node's first worker is in."""
-    with RingReader.open(cluster.job(node)["workers"][0]["ring"]) as ring:
+    """The step that a node's first worker is in; -1 while it has made no mark."""
+    with contextlib.suppress(RingError), RingReader.open(cluster.job(node)["workers"][0]["ring"]) as ring:
         return ring.now().step
+    return -1
 
 
 def test_the_workers_find_what_torchrun_would_give_them(cluster: LauncherCluster) -> None:

@@ -22,7 +22,8 @@ from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker_environment import StoreAddress
-from remediation.launcher.workers import Worker, Workers
+from remediation.launcher.worker_process import Worker
+from remediation.launcher.workers import Workers
 
 NAME = "r/n0/0"
 

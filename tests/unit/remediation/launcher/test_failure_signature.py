@@ -29,7 +29,8 @@ def test_a_failure_is_told_by_the_users_own_frame() -> None:
 
 def test_a_failure_is_told_with_the_micro_batch_whose_data_it_came_of() -> None:
     noted = signature_of("ValueError", "negative length", TRACEBACK, 40, "in step 40, micro-batch 3\nof shard 17")
-    assert noted is not None and noted.key == failure().key, "the same, whichever micro-batch of the step is run first"
+    assert noted is not None
+    assert noted.key == failure().key, "the same, whichever micro-batch of the step is run first"
     assert str(noted) == "ValueError: negative length, at data.py:12 in collate, in step 40, micro-batch 3"
     assert str(signature_of("ValueError", "negative length", TRACEBACK, 40, "of shard 17")).endswith("in collate, step 40, of shard 17")
 

@@ -20,6 +20,7 @@ from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member
 
 DAY_S = 86_400.0
+RESET = "connection refused or reset"
 
 
 class Job:
@@ -75,6 +76,58 @@ def test_a_fourth_kill_within_the_hour_is_one_too_many_and_after_it_there_is_roo
     assert [job.heals() for _ in range(3)] == [True, True, True]
     job.clock.advance(3601.0)
     assert job.heals()
+
+
+def missed_its_peer(job: Job) -> Effects:
+    """The broken connection of a peer is told first; the workers are not started yet."""
+    job.step += 1
+    reset = WorkerDied(epoch=job.coordinator.epoch, worker="r/n0/1", code=1, step=job.step, cause="c", symptom=True, explained=RESET)
+    return job.coordinator.learn(reset)
+
+
+def died_meanwhile(job: Job, code: int) -> Effects:
+    assert job.coordinator.last is not None
+    return job.coordinator.learn(WorkerDied(epoch=job.coordinator.last.epoch, worker="r/n0/0", code=code, step=job.step, cause="e"))
+
+
+def start(job: Job) -> Effects:
+    return job.follow([Prepare(nodes=("n0",), layout=job.layout)])
+
+
+def test_a_restart_for_a_broken_connection_is_charged_to_what_broke_it_once_that_is_told() -> None:
+    job = Job("restart:2")
+    missed_its_peer(job)
+    assert job.coordinator.budget.spent_by_kind == {RESET: 1}
+    assert died_meanwhile(job, -9) == []
+    assert job.coordinator.budget.spent_by_kind == {"worker ended by SIGKILL": 1}
+    (began,) = [event for event in only(start(job), EmitEvent) if event.name == "epoch.started"]
+    assert began.attributes["cause"] == "e", "the death, not the connection that it broke"
+
+
+def test_one_cause_gets_its_share_of_the_budget_whatever_is_told_of_it_first() -> None:
+    job = Job("restart:2")
+    assert [job.heals(), job.heals()] == [True, True]
+    missed_its_peer(job)
+    assert job.coordinator.phase is JobPhase.FORMING
+    (exhausted,) = only(died_meanwhile(job, -9), EmitEvent)
+    assert exhausted.message == "worker ended by SIGKILL, and the job may not heal itself again (--heal restart:2): it has done so 2 times within 1h after: worker ended by SIGKILL"
+    assert job.coordinator.phase is JobPhase.SPENT
+
+
+def test_twin_a_second_death_of_the_same_moment_is_charged_to_nothing() -> None:
+    job = Job("restart:2")
+    missed_its_peer(job)
+    died_meanwhile(job, -9)
+    died_meanwhile(job, -11)
+    assert job.coordinator.budget.spent_by_kind == {"worker ended by SIGKILL": 1}
+
+
+def test_twin_a_death_of_the_epoch_before_explains_no_connection_of_this_one() -> None:
+    job = Job("restart:2")
+    job.heals()
+    missed_its_peer(job)
+    job.coordinator.learn(WorkerDied(epoch=1, worker="r/n0/0", code=-9, step=1, cause="e"))
+    assert job.coordinator.budget.spent_by_kind == {"worker ended by SIGKILL": 1, RESET: 1}
 
 
 def test_the_window_is_what_the_command_line_says() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from eagle_eye import wire
 from eagle_eye.clock import SystemClock
-from eagle_eye.rpc.control_messages import Body
-from eagle_eye.types import Event, RankPlacement
+from eagle_eye.rpc.control_messages import Body, Command
+from eagle_eye.types import Event, Layout, RankPlacement
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
@@ -19,7 +19,8 @@ from remediation.launcher.job_member import JobMember, explanation
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
-from remediation.launcher.workers import Worker, Workers
+from remediation.launcher.worker_process import Worker
+from remediation.launcher.workers import Workers
 
 PID = 1 << 22
 """Above the kernel's highest."""
@@ -35,12 +36,14 @@ class Member:
         clock = SystemClock()
         log = EventLog("t/j/r", "n0", "b", clock, lambda _topic, _key, value: self.written.append(value))
         workers = Workers(settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, self._ended)
-        self.all = workers
+        self.all, self.votes = workers, VoteLog(folder, "r", "n0")
+        self.known = asyncio.Event()
+        """The coordinator knows all reports."""
         self.workers = [self._worker(folder, slot) for slot in range(2)]
         workers._by_pid = {worker.pid: worker for worker in self.workers}
-        votes, file = VoteLog(folder, "r", "n0"), JobFile(folder, "t/j/r", "n0", PID)
+        votes, file = self.votes, JobFile(folder, "t/j/r", "n0", PID)
         elastic = ElasticNode(settings, workers, votes, file, log, clock, report=self._report, ask_store=self._never)
-        self.member = JobMember(settings, workers, votes, file, log, self._report, elastic)
+        self.member = JobMember(settings, workers, votes, file, log, self._report, self._known, elastic)
 
     @property
     def events(self) -> list[Event]:
@@ -57,6 +60,9 @@ class Member:
 
     def _report(self, kind: str, body: Body) -> None:
         self.reported.append((kind, body))
+
+    async def _known(self) -> None:
+        await self.known.wait()
 
     async def _never(self, _question: Body) -> Body:
         raise AssertionError("nobody asks the store")
@@ -236,3 +242,36 @@ def test_twin_a_connection_that_broke_as_the_peers_were_ended_is_no_event(tmp_pa
     member.workers[0].order_end(100.0)
     member.raises(raised_s=99.9, type="RuntimeError", message="Connection closed by peer")
     assert member.events == []
+
+
+@pytest.mark.parametrize(("message", "told"), [("Connection closed by peer", ["late_failure"]), ("negative length", ["death"])])
+def test_who_is_seen_to_have_ended_only_as_all_are_ended_is_told_unless_it_missed_a_peer(tmp_path: Path, message: str, told: list[str]) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.workers[0].dying = member.workers[0].doubtful = True
+        member.raises(type="RuntimeError", message=message)
+        member.member.worker_ended(member.workers[0], 1 << 8)
+        return member
+
+    member = asyncio.run(end())
+    assert [kind for kind, _ in member.reported] == told
+    assert [event.name for event in member.events] == (["exception", "exit"] if told == ["death"] else [])
+
+
+def test_a_launcher_votes_once_the_coordinator_knows_what_its_workers_had_died_of(tmp_path: Path) -> None:
+    layout = Layout(job="t/j/r", epoch=2, time=1.0, coordinator="n1", launchers={}, placements=(), reason="death")
+
+    async def vote() -> tuple[bool, Body]:
+        member = Member(tmp_path)
+        for worker in member.workers:
+            member.all.exited(worker.pid, 1 << 8)
+        asked = asyncio.create_task(member.member.obey(Command(action="prepare", arguments={"layout": msgspec.to_builtins(layout)})))
+        while member.votes.record.promised < 2 or len(member.reported) < 2:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.to_thread(int)
+        early = asked.done()
+        member.known.set()
+        return early, await asked
+
+    assert asyncio.run(vote()) == (False, {"vote": True, "promised": 0})

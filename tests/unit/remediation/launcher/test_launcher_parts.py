@@ -32,7 +32,8 @@ from remediation.launcher.worker_environment import (
     with_gloo_interface,
     worker_environment,
 )
-from remediation.launcher.workers import Worker, Workers
+from remediation.launcher.worker_process import Worker
+from remediation.launcher.workers import Workers
 
 
 def settings(tmp_path: Path, **changes: object) -> LauncherSettings:
@@ -180,7 +181,7 @@ def test_an_exit_code_waits_for_the_exception_that_it_overtook_a_signal_does_not
         pid = 1 << 22  # above the kernel's highest
         worker = Worker(
             place=RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
-            log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
+            log=tmp_path, log_from=0, ring=tmp_path / "ring", socket=tmp_path, began=0.0,
         )  # fmt: skip
         workers._by_pid[pid] = worker
         workers.exited(pid, status)
@@ -250,36 +251,42 @@ def test_each_death_is_told_once_with_its_status() -> None:
     assert told[0][1] in (signal.SIGKILL, None), "the kernel shows the status at once, or not at all"
 
 
-@pytest.mark.parametrize(("command", "killed", "named"), [("sleep 60", True, True), ("sleep 60", False, False), ("exit 1", True, False)])
-def test_who_is_killed_just_before_the_order_to_end_all_is_told_and_twins_are_not(tmp_path: Path, command: str, killed: bool, named: bool) -> None:
-    """The peers cry first that a connection broke, and all are to start again: who was killed must still be named. Twins: one that we end, and one
-    that missed a peer which was ended a moment before it."""
+@pytest.mark.parametrize(
+    ("command", "killed", "after_death", "told"),
+    [
+        pytest.param("sleep 60", True, False, [("r/n0/0", int(signal.SIGKILL))], id="killed just before the order to end all"),
+        pytest.param("exit 3", True, True, [("r/n0/0", 3 << 8)], id="ended by a code just before the order that another's death led to"),
+        pytest.param("sleep 60", False, True, [], id="twin: ended by us"),
+        pytest.param("exit 3", True, False, [], id="twin: missed a peer that was ended by command a moment before"),
+    ],
+)
+def test_who_ended_just_before_the_order_to_end_all_is_told(tmp_path: Path, command: str, killed: bool, after_death: bool, told: list[tuple[str, int]]) -> None:
+    """The peers cry first that a connection broke, and all are to start again: who ended by itself must still be named before the next epoch begins."""
 
     async def end() -> list[tuple[str, int | None]]:
-        told: list[tuple[str, int | None]] = []
-        given = settings(tmp_path)
-        workers = Workers(given, parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda worker, status: told.append((worker.name, status)))
-        child = subprocess.Popen(["sh", "-c", command if command == "exit 1" else f"exec {command}"])
+        heard: list[tuple[str, int | None]] = []
+        workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda worker, status: heard.append((worker.name, status)))
+        child = subprocess.Popen(["sh", "-c", command if command == "exit 3" else f"exec {command}"])
         worker = workers._by_pid[child.pid] = Worker(
             place=RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=3, pid=child.pid, start_time=1, secret="",
-            log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
+            log=tmp_path, log_from=0, ring=tmp_path / "ring", socket=tmp_path, began=0.0,
         )  # fmt: skip
         workers._watch.watch(child.pid)
         if killed:
-            if named:
+            if command == "sleep 60":
                 child.kill()
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody has looked
-        stopping = asyncio.create_task(workers.stop())
+        stopping = asyncio.create_task(workers.stop(after_death=after_death))
         while not (worker.ordered or worker.dying):
             await asyncio.sleep(0)
         child.kill()
         child.wait()
-        workers.exited(child.pid, int(signal.SIGKILL) if command != "exit 1" else 1 << 8)
+        workers.exited(child.pid, 3 << 8 if command == "exit 3" else int(signal.SIGKILL))
         await stopping
         workers.close()
-        return [each for each in told if not worker.overtaken]
+        return [each for each in heard if not worker.overtaken]
 
-    assert asyncio.run(end()) == ([("r/n0/0", int(signal.SIGKILL))] if named else [])
+    assert asyncio.run(end()) == told
 
 
 def left_by(given: LauncherSettings, *files: Path) -> list[str]:
