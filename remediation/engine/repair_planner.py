@@ -284,9 +284,11 @@ class RepairPlanner:
 
     def _park(self, tracked: TrackedIncident, plan: Plan, state: str, reason: str = "") -> None:
         self.notify(tracked, f"plan {plan.id} ({plan.action}) is {state}{': ' + reason if reason else ''}")
-        if tracked.incident.id in self.state.verifications:
+        if tracked.escalation.isolates:  # that a restart has helped does not mend a broken part
+            self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
+        elif tracked.incident.id in self.state.verifications:
             self.recorder.move(tracked, IncidentPhase.VERIFYING)
-        elif tracked.incident.active or tracked.escalation.isolates:
+        elif tracked.incident.active:
             self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
         else:  # it is over, and nobody will tell that again
             state = IncidentState.HEALED if tracked.judged[0] == "healed" else IncidentState.CLOSED

@@ -41,7 +41,7 @@ def test_observe_writes_the_plan_down_and_sends_nothing(make_world):
     assert (plan.action, plan.targets[0].exclude) == ("evict_node", ("node-b",))
     assert world.ledger.outcome(plan.id) is None
     assert {kept.verdict.guard for kept in world.ledger.verdicts(plan=plan.id)} == set(POLICY)
-    assert world.state() is IncidentState.HEALED  # by the job itself
+    assert world.state() is IncidentState.CONTAINED, "the job runs again, with a broken part: that is not healed"
 
 
 def test_nobody_is_isolated_before_the_incident_has_settled(make_world):
@@ -89,6 +89,18 @@ def test_a_refusal_of_a_person_is_final(make_world):
     world.run(20)
     assert world.sent == []
     assert waiting(world) == []
+
+
+@pytest.mark.parametrize("seconds", [2, 20], ids=["before the restart of the job is verified", "after it"])
+def test_a_broken_part_whose_eviction_was_refused_is_not_told_as_healed(make_world, seconds):
+    world = make_world(Mode.RECOMMEND)
+    broken_part(world)
+    world.run(seconds)
+    decide(world, waiting(world)[0], approved=False)
+    world.run(20)
+    assert world.sent == []
+    assert world.state() is IncidentState.CONTAINED
+    assert ("restart_worker", "done") in world.outcomes(), "that the job went on is on record"
 
 
 def test_an_approval_is_of_one_digest_and_asked_for_again_when_the_targets_change(make_world):
