@@ -235,7 +235,7 @@ class JobMember:
         if worker.elastic:
             return
         self._report("worker_finished", {"epoch": worker.epoch, "worker": worker.name, "step": step_of(step), "lasting": True})
-        if all(other.end == 0 for other in self._workers.all):
+        if self._workers.finished:
             self._report("finished", {"epoch": worker.epoch})
 
     def _is_broken(self) -> None:

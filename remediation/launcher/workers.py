@@ -62,6 +62,8 @@ class Workers:
         self._early: dict[int, int] = {}
         """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
+        self._starting = False
+        """Some of the epoch are not forked yet."""
         self._stopping = False
         """All are about to be ended."""
         self._after_death = False
@@ -111,10 +113,19 @@ class Workers:
         self._by_pid.clear()
         self._memory.forget()
         self._close_readers()
-        for place in layout.placements:
-            if place.node == self._settings.node:
-                await self._fork(layout, place, store, max_restarts)
+        self._starting = True
+        try:
+            for place in layout.placements:
+                if place.node == self._settings.node:
+                    await self._fork(layout, place, store, max_restarts)
+        finally:
+            self._starting = False
         self._sweep(layout.epoch - 1)
+
+    @property
+    def finished(self) -> bool:
+        """All workers of the epoch have ended with code 0. The first may do so before the last is forked."""
+        return not self._starting and all(worker.end == 0 for worker in self._by_pid.values())
 
     async def fork_joining(self, layout: Layout, slot: int, store: StoreAddress, max_restarts: int) -> None:
         """Fork an elastic worker that will join the running epoch; its predecessor in the slot is dead. Raises LaunchError."""

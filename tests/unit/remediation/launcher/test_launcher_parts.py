@@ -289,6 +289,39 @@ def test_who_ended_just_before_the_order_to_end_all_is_told(tmp_path: Path, comm
     assert asyncio.run(end()) == told
 
 
+class SlowZygote:
+    """Forks the second worker when it is let."""
+
+    def __init__(self) -> None:
+        self.pids, self.asked, self.second = iter((1 << 22, (1 << 22) + 1)), asyncio.Event(), asyncio.Event()
+
+    async def fork(self, slot: str, *_: object) -> int:
+        if slot == "1":
+            self.asked.set()
+            await self.second.wait()
+        return next(self.pids)
+
+
+def test_a_worker_that_ends_before_the_next_one_is_forked_does_not_finish_the_job(tmp_path: Path) -> None:
+    places = tuple(RankPlacement(worker=f"r/n0/{slot}", node="n0", rank=slot, local_rank=slot) for slot in (0, 1))
+    layout = Layout(job="t/j/r", epoch=1, time=1.0, coordinator="n0", launchers={}, placements=places, reason="start")
+
+    async def run() -> list[bool]:
+        finished: list[bool] = []
+        workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _worker, _status: finished.append(workers.finished))
+        workers.zygote = zygote = SlowZygote()  # type: ignore[assignment]
+        starting = asyncio.create_task(workers.start(layout, StoreAddress(host="127.0.0.1", port=1), 0))
+        await zygote.asked.wait()
+        workers.exited(workers.all[0].pid, 0)
+        zygote.second.set()
+        await starting
+        workers.exited(workers.all[1].pid, 0)
+        workers.close()
+        return finished
+
+    assert asyncio.run(run()) == [False, True]
+
+
 def left_by(given: LauncherSettings, *files: Path) -> list[str]:
     """What lies in the state directory after the end of a run that had left this much."""
     fence, terms = CommandFence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
