@@ -127,6 +127,14 @@ def test_workers_do_not_draw_the_same_random_numbers(launcher: Any) -> None:
     assert launcher.words("0") != launcher.words("1")
 
 
+@pytest.mark.parametrize("command", [(sys.executable, "script.py"), ("cat", "/proc/self/oom_score_adj")], ids=["forked", "executed"])
+def test_where_memory_is_short_the_kernel_ends_a_worker_before_the_zygote(launcher: Any, command: tuple[str, ...]) -> None:
+    (launcher.home / "script.py").write_text("print(open('/proc/self/oom_score_adj').read(), end='')")
+    assert launcher.run(*command) == 0
+    mine = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(launcher.words()) == min(1000, mine + 100)
+
+
 def test_a_command_that_is_not_python_is_executed(launcher: Any) -> None:
     status = launcher.run("sh", "-c", "echo $0 $1; exit 3", "one", "two words")
     assert (os.waitstatus_to_exitcode(status), launcher.words()) == (3, "one two words\n")
