@@ -196,7 +196,7 @@ class JobMember:
     def worker_ended(self, worker: Worker, status: int | None) -> None:
         """A worker ended by itself, or had raised something when its end was ordered."""
         code = code_of(status)
-        if worker.doubtful:
+        if worker.doubtful and not worker.overtaken:
             explained = explanation(worker, code, last_lines(worker.log, since=worker.log_from))
             worker.overtaken = missed_a_peer(worker.failure, explained, symptom=worker.symptom)
         if worker.overtaken:

@@ -258,6 +258,20 @@ def test_who_is_seen_to_have_ended_only_as_all_are_ended_is_told_unless_it_misse
     assert [event.name for event in member.events] == (["exception", "exit"] if told == ["death"] else [])
 
 
+def test_twin_who_ended_with_a_code_as_all_were_ended_by_command_is_no_event(tmp_path: Path) -> None:
+    """It may have missed a peer of another node that was ended a moment before, whatever it made of that."""
+
+    async def end() -> Member:
+        member = Member(tmp_path)
+        worker = member.workers[0]
+        worker.dying = worker.doubtful = True
+        member.all.exited(worker.pid, 3 << 8)
+        return member
+
+    member = asyncio.run(end())
+    assert ([kind for kind, _ in member.reported], member.events) == (["late_failure"], [])
+
+
 def test_a_launcher_votes_once_the_coordinator_knows_what_its_workers_had_died_of(tmp_path: Path) -> None:
     layout = Layout(job="t/j/r", epoch=2, time=1.0, coordinator="n1", launchers={}, placements=(), reason="death")
 
