@@ -5,12 +5,13 @@
 As long as a file `slow` lies beside it a micro-batch takes a while: time for what a test wants to do to the job.
 """
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from fakes.json_lines import json_lines
 
 SCRIPT = """
 import json, os, sys, time
@@ -53,8 +54,7 @@ def command(steps: int, save_every: int = 0) -> tuple[str, ...]:
 
 def steps_of(home: Path) -> list[dict[str, Any]]:
     """What rank 0 has committed, in order: step, loss and how many workers took part."""
-    path = home / "steps"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return json_lines(home / "steps")
 
 
 def undisturbed(home: Path, steps: int) -> tuple[list[float], str]:

@@ -1,6 +1,5 @@
 """Real launchers with elastic workers that live on: kills, stops, joins, and a coordinator that dies. No torch."""
 
-import json
 import os
 import re
 import signal
@@ -15,7 +14,9 @@ import pytest
 
 from eagle_eye.config import StallConfig
 from eagle_eye.errors import TemporaryError
+from eagle_eye.training import atomic_file
 from eagle_eye.types import Event
+from fakes.json_lines import json_lines
 from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, wait_until
 from remediation.launcher.launcher_settings import LauncherSettings
 
@@ -34,6 +35,10 @@ class ElasticCluster(LauncherCluster):
         command = (sys.executable, str(LOOP), str(until), str(self.commits))
         return super().settings(node, **{"command": command, "nproc": 3} | changes)
 
+    def strike(self, how: str, step: int) -> None:
+        """An order of elastic_loop.py, whole as soon as it is there: workers look for it all the time."""
+        atomic_file.replace(self.commits / how, str(step).encode(), durable=False)
+
     def worker(self, node: int, slot: int) -> str:
         return f"{self.run}/n{node}/{slot}"
 
@@ -41,8 +46,7 @@ class ElasticCluster(LauncherCluster):
         return next(each["pid"] for each in self.job(node)["workers"] if each["slot"] == slot)
 
     def said(self, worker: str) -> list[dict[str, Any]]:
-        path = self.commits / f"{worker.replace('/', '_')}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return json_lines(self.commits / f"{worker.replace('/', '_')}.jsonl")
 
     def newest(self, worker: str) -> dict[str, Any]:
         return next((words for words in reversed(self.said(worker)) if "step" in words), {"step": -1, "world": 0, "epoch": 0})
@@ -100,7 +104,7 @@ def test_a_micro_batch_that_kills_whoever_computes_it_ends_the_job_after_two_wit
     launcher = cluster.launch(0, nnodes=(1, 1))
     cluster.trains(3, cluster.worker(0, 0))
     step = cluster.newest(cluster.worker(0, 0))["step"] + 20
-    (cluster.commits / "poison").write_text(str(step))
+    cluster.strike("poison", step)
     assert launcher.wait(DEADLINE_S) == 1
     (failed,) = cluster.events("job.failed")
     assert re.search(rf"ValueError: negative length, at elastic_loop.py:\d+ in taste, step {step}: the same as of worker", failed.message)
@@ -113,7 +117,7 @@ def test_a_micro_batch_that_ends_its_worker_with_an_exit_code_ends_the_job_after
     launcher = cluster.launch(0, nnodes=(1, 1))
     cluster.trains(3, cluster.worker(0, 0))
     step = cluster.newest(cluster.worker(0, 0))["step"] + 20
-    (cluster.commits / f"leave-{code}").write_text(str(step))
+    cluster.strike(f"leave-{code}", step)
     assert launcher.wait(DEADLINE_S) == 1
     (failed,) = cluster.events("job.failed")
     assert f"worker ended with code {code}, step {step}: the same as of worker" in failed.message
@@ -125,7 +129,7 @@ def test_twin_workers_that_end_with_the_same_code_in_different_steps_are_replace
     first = cluster.worker(0, 0)
     step = cluster.trains(3, first) + 20
     for _ in range(2):
-        (cluster.commits / "leave-once-3").write_text(str(step))
+        cluster.strike("leave-once-3", step)
         step = wait_until("all of them again", lambda after=step: (now := cluster.newest(first))["world"] == 3 and now["step"] > after and now["step"]) + 20
     assert [event.attributes["code"] for event in cluster.events("exit")] == ["3", "3"]
     assert not cluster.events("job.failed")

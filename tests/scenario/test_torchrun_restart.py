@@ -1,6 +1,5 @@
 """A torchrun script that is no elastic worker: killed, and moved to another world size by its driver; it learns the same."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.types import Layout, WorkerStateReport
+from fakes.json_lines import json_lines
 from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, wait_until
 from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import Torchrun
@@ -66,8 +66,7 @@ COMMAND = (sys.executable, "train.py", str(STEPS), str(GATE))
 
 def losses(home: Path) -> list[tuple[int, int, float]]:
     """(step, world, loss) in the order in which they were committed."""
-    path = home / "losses"
-    return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    return [tuple(each) for each in json_lines(home / "losses")]
 
 
 def undisturbed(home: Path) -> dict[int, float]:

@@ -3,7 +3,6 @@
 The side with the majority goes on, with a server or without; the other one's workers end, and nothing of it counts.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import checkpoint
+from fakes.json_lines import json_lines
 from fakes.launchers import DEADLINE_S, LauncherCluster, living, wait_until
 from fakes.launchers import SCRIPT as PLAIN
 from remediation.launcher.launcher_settings import LauncherSettings
@@ -62,9 +62,7 @@ PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "eagle_eye.training.el
 
 def steps(home: Path, node: str) -> list[dict[str, Any]]:
     """What the workers of a node have committed."""
-    path = home / f"steps-{node}"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return json_lines(home / f"steps-{node}")
 
 
 class Undisturbed:
