@@ -21,12 +21,13 @@ from .coordinator_facts import (
     WorkerRegrouped,
     WorkerResumed,
     WorkersStalled,
+    WorkersStarted,
     WorkersStuck,
 )
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import amend, begin, fail_halted, heal, recharge, replace_workers, restart, validate_if_agreed
 from .job_declaration import DEATH, EpochRequest, JobPhase
-from .launcher_transitions import EVICTED, first_epoch_in_place
+from .launcher_transitions import EVICTED, first_epoch_in_place, report_start
 from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest
 
@@ -193,11 +194,12 @@ def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return []
     if not state.is_current(fact.epoch):
         return failed_before(state, fact)
+    begun = report_start(state, WorkersStarted(epoch=fact.epoch))  # who dies at once may be told before the launchers have answered
     if fact.at_start and state.last.reason == "start" and not state.suspects:
-        return _fail_at_start(state, fact)
+        return [*begun, *_fail_at_start(state, fact)]
     if why := repeated(state, fact):
-        return skip_or_stop(state, fact, why)
-    return heal(state, _failure(state, fact))
+        return [*begun, *skip_or_stop(state, fact, why)]
+    return [*begun, *heal(state, _failure(state, fact))]
 
 
 def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
@@ -224,7 +226,7 @@ def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return _fail_at_start(state, fact)
     state.elastic.died_unmet.add(fact.worker)
     if not state.budget.rule.in_place or not state.elastic.registry.entered:
-        return heal(state, _failure(state, fact))
+        return [*report_start(state, WorkersStarted(epoch=fact.epoch)), *heal(state, _failure(state, fact))]
     return first_epoch_in_place(state)
 
 

@@ -232,8 +232,16 @@ class FakeLeader:
         order = Command(action=action, job=peer.job, leader_term=1, epoch=epoch, plan="p1", step=step, arguments=arguments)
         return self._call(self._server.command(peer, order, 10.0))
 
+    async def _end(self) -> None:
+        """Nothing of it may be left to the garbage collector: that would speak up in whichever test runs then."""
+        await self._server.stop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
     def close(self) -> None:
-        self._call(self._server.stop())
+        self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

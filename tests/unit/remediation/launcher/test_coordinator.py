@@ -348,6 +348,18 @@ def test_an_epoch_whose_workers_end_before_all_launchers_have_answered_has_begun
     assert job.coordinator.started(1) == [], "once"
 
 
+def test_an_epoch_whose_worker_dies_before_all_launchers_have_answered_has_begun_all_the_same() -> None:
+    job = Job(nodes=1)
+    job.join("n0")
+    job.acknowledge("n0")
+    assert [event.name for event in only(job.coordinator.died(1, "event-1"), EmitEvent)] == ["job.started", "epoch.started"]
+    assert job.coordinator.started(1) == [], "once"
+    job.acknowledge("n0")
+    told = only(job.coordinator.died(2, "event-2"), EmitEvent)
+    assert [event.name for event in told] == ["epoch.started", "restart.delayed"]
+    assert told[0].attributes["epoch"] == "2"
+
+
 def test_a_successor_goes_on_above_every_number_it_heard_of() -> None:
     job = Job(nodes=3, last=layout_of("n9", "n0", "n1", restarts=1), lost=("n9",))
     assert job.join("n0", promised=4) == []
