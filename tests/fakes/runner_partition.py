@@ -89,6 +89,12 @@ class World:
         self.notices: list[str] = []
         self.schemas = wire.Schemas()
         self.number = 0
+        self._runners: list[Runner] = []
+
+    def close(self) -> None:
+        """End what its runners do in threads of their own."""
+        for runner in self._runners:
+            runner.close()
 
     def runner(self, *detectors: object, generation: int = 1, **options: object) -> Runner:
         names = [(type(detector).__name__.lower(), detector) for detector in detectors]
@@ -102,6 +108,7 @@ class World:
         }
         make: Callable[..., Runner] = Runner
         runner = make(self.stream, 0, names, OneToOne(), **(settings | options))
+        self._runners.append(runner)
         settle(runner)
         return runner
 

@@ -63,8 +63,10 @@ class Third:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
 
 
 # --- marks -------------------------------------------------------------------------------------------------------

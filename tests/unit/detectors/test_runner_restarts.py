@@ -1,6 +1,7 @@
 """A runner that takes over: after a restart, from a former owner, and where the stream has begun anew."""
 
 import threading
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -16,8 +17,10 @@ from fakes.runner_partition import JOB, Exited, Hot, World, settle
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
 
 
 def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(world: World) -> None:
