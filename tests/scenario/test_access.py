@@ -69,7 +69,8 @@ def demo_job(pager: Pager) -> Iterator[DemoJob]:
         values = {"http": str(free_port()), "certs": str(home / "certs"), "pager": pager.url}
         config = re.sub(r"\{(http|certs|pager)\}", lambda found: values[found[1]], CONFIG)
         made = DemoJob(
-            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none", clock=SystemClock()
+            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none", clock=SystemClock(),
+            launch=("--nnodes", str(len(NODES))),  # nobody may join later a job that does not heal itself
         )
         try:
             yield made
@@ -83,7 +84,7 @@ def cli(demo_job: DemoJob, token: str, *words: str) -> Result:
 
 
 def told(demo_job: DemoJob) -> str:
-    return "\n".join(f"--- {name}\n{demo_job.cluster.tail(name, 30)}" for name in ("server", "launcher-node-a", "agent-node-b"))
+    return "\n".join(f"--- {name}\n{demo_job.cluster.tail(name, 30)}" for name in ("server", *(f"{role}-{node}" for node in NODES for role in ("launcher", "agent"))))
 
 
 def wait(demo_job: DemoJob, what: str, condition) -> None:
