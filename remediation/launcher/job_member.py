@@ -42,6 +42,8 @@ IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 _NAMES_AN_EXCEPTION = re.compile(r"\s*[\w.]*(Error|Exception)\b")
 """The line of a traceback that does."""
 
+SYMPTOM_S = 1.0
+"""So long an exception that a healthy worker raises when a peer is gone waits for the worker's end, or for the order that has ended the peer."""
 REPORTED_S = 1.0
 """How long a vote waits for reports to arrive that the coordinator is to know before."""
 
@@ -73,6 +75,8 @@ class JobMember:
         self.broken = False
         """The step cannot be completed: a worker has died, or an elastic one's connections to its peers broke."""
         self._turn = asyncio.Lock()
+        self._held: dict[int, dict[str, str]] = {}
+        """Pid of a worker that has missed a peer → what it raised, until it is known whether that was our doing."""
         self.moved: Callable[[str], None] = lambda _: None
         """Called with the address of another coordinator, when ours gives way to it."""
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -199,6 +203,7 @@ class JobMember:
         if worker.doubtful and not worker.overtaken:
             explained = explanation(worker, code, last_lines(worker.log, since=worker.log_from))
             worker.overtaken = missed_a_peer(worker.failure, explained, symptom=worker.symptom)
+        self._tell_held(worker)
         if worker.overtaken:
             self._report_late(worker)
             return
@@ -296,11 +301,26 @@ class JobMember:
         worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]), notes)
         worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
         worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
-        if not (worker.symptom and (worker.ordered or worker.doubtful)):  # its peers may have been ended a moment before it
-            event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
-            worker.failed_by = event.id
+        if not worker.symptom:
+            self._tell_exception(worker, attributes)
+        elif not (worker.ordered or worker.doubtful):  # its peers may have been ended a moment before it
+            self._held[worker.pid] = attributes
+            if worker.reported:
+                self._tell_held(worker)
+            else:
+                asyncio.get_running_loop().call_later(SYMPTOM_S, self._tell_held, worker)
         if worker.reported or worker.overtaken:
             self._report_late(worker)
+
+    def _tell_exception(self, worker: Worker, attributes: dict[str, str]) -> None:
+        event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {attributes['type']}: {attributes['message']}", attributes)
+        worker.failed_by = event.id
+
+    def _tell_held(self, worker: Worker) -> None:
+        """That a worker missed a peer is told with its end, unless the order to end it came first: the peer was ended by the same order."""
+        attributes = self._held.pop(worker.pid, None)
+        if attributes is not None and not (worker.ordered or worker.doubtful or worker.overtaken):
+            self._tell_exception(worker, attributes)
 
     def _report_late(self, worker: Worker) -> None:
         """What it failed of, after its death was reported or its end was ordered: it counts where the same comes again, and heals nothing."""

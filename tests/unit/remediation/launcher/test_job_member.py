@@ -12,6 +12,7 @@ from eagle_eye import wire
 from eagle_eye.clock import SystemClock
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Event, Layout, RankPlacement
+from remediation.launcher import job_member
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
@@ -242,6 +243,54 @@ def test_twin_a_connection_that_broke_as_the_peers_were_ended_is_no_event(tmp_pa
     member.workers[0].order_end(100.0)
     member.raises(raised_s=99.9, type="RuntimeError", message="Connection closed by peer")
     assert member.events == []
+
+
+SYMPTOM = {"type": "RuntimeError", "message": "Connection closed by peer"}
+
+
+def test_a_connection_that_broke_is_told_with_the_workers_end(tmp_path: Path) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        member.raises(**SYMPTOM)
+        assert member.events == []
+        member.member.worker_ended(member.workers[0], 1 << 8)
+        return member
+
+    member = asyncio.run(end())
+    assert [event.name for event in member.events] == ["exception", "exit"]
+    assert [kind for kind, _ in member.reported] == ["death"]
+
+
+def test_a_connection_that_broke_is_told_though_the_worker_does_not_end_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_member, "SYMPTOM_S", 0.01)
+
+    async def go_on() -> Member:
+        member = Member(tmp_path)
+        member.raises(**SYMPTOM)
+        while not member.events:
+            await asyncio.sleep(0.001)
+        return member
+
+    assert [event.name for event in asyncio.run(go_on()).events] == ["exception"]
+
+
+def test_twin_a_connection_that_broke_as_the_order_to_end_was_on_its_way_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peers' launcher had it a moment earlier: an eviction by command was told as a network error."""
+    monkeypatch.setattr(job_member, "SYMPTOM_S", 0.01)
+
+    async def order() -> Member:
+        member = Member(tmp_path)
+        member.raises(**SYMPTOM)
+        member.workers[0].order_end(asyncio.get_running_loop().time())
+        while member.member._held:
+            await asyncio.sleep(0.001)
+        member.workers[0].overtaken = True
+        member.member.worker_ended(member.workers[0], None)
+        return member
+
+    member = asyncio.run(order())
+    assert member.events == []
+    assert [kind for kind, _ in member.reported] == ["late_failure"]
 
 
 @pytest.mark.parametrize(("message", "told"), [("Connection closed by peer", ["late_failure"]), ("negative length", ["death"])])
