@@ -17,6 +17,7 @@ import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.gpu_devices import pci_address, text_of
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Kind, Reading
 
 from .agent.unsigned_event import unsigned_event
@@ -91,7 +92,7 @@ class _Device:
 class GpuCollector:
     """Utilisation, memory, power, temperature, clocks, throttling, ECC and Xid events of each GPU."""
 
-    retry_s: float = 60.0
+    retry_s: Seconds = 60.0
     """Seconds between two attempts to find a library, driver or GPU that was missing."""
     nvml: Any = None
     """The module `pynvml`, or a stand-in for it; None imports it when it is first needed."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.ranges import ProcessId
 from eagle_eye.types import Event, Kind
 
 from .agent.job_directory import JobDirectory
@@ -36,7 +37,7 @@ class ProcessCollector:
     run_dir: Path = Path("/run/eagle-eye")
     """Run directory with the launchers' job files; set by the agent."""
     node: str = ""
-    pids: tuple[int, ...] = ()
+    pids: tuple[ProcessId, ...] = ()
     """Further processes whose end is reported."""
     clock: Clock = field(default_factory=SystemClock)
 

@@ -18,6 +18,7 @@ from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import StallConfig
 from eagle_eye.errors import RingError
+from eagle_eye.ranges import Seconds
 from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.training import flight_recorder
 from eagle_eye.training.ring_buffer import StepRecord
@@ -44,11 +45,11 @@ class TrainingCollector:
     run_dir: Path = Path("/run/eagle-eye")
     """Run directory with the launchers' job files; set by the agent."""
     node: str = ""
-    reading_s: float = 1.0
+    reading_s: Seconds = 1.0
     """Seconds between two readings; runs in between return events only."""
     stall: StallConfig = field(default_factory=StallConfig)
     """Section [stall]; set by the agent."""
-    gap_s: float = StallLimits.gap_s
+    gap_s: Seconds = StallLimits.gap_s
     """The time between two runs counts for at most so many seconds: time that the agent did not observe is no stall."""
     clock: Clock = field(default_factory=SystemClock)
     inspector: ActivityInspector | None = None

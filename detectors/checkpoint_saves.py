@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Share
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
@@ -34,7 +35,7 @@ class CheckpointSaves:
     for each step), and at the end of the job. A new epoch ends nothing: the storage is as it was.
     """
 
-    score: float = 1.0
+    score: Share = 1.0
     """Score of the claim; the worker itself reports what the system said."""
     _refused: dict[str, _Refusal] = field(default_factory=dict, init=False, repr=False)
     """By folder."""

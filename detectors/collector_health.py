@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Share
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
 from .features.active_claims import ActiveClaims
@@ -13,7 +14,7 @@ from .features.active_claims import ActiveClaims
 class CollectorHealth:
     """Claims collector.failing of a node while at least one of its collectors fails; informs, never accuses."""
 
-    score: float = 0.9
+    score: Share = 0.9
     """Score of the claim; the agent itself reports the failure."""
     _failing: dict[Entity, dict[str, Evidence]] = field(default_factory=dict, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)

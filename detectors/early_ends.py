@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from eagle_eye.config import StallConfig
 from eagle_eye.error_statuses import ErrorStatus
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Delay
 from eagle_eye.types import Claim, Event, Evidence, Kind
 
 from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
@@ -44,9 +45,9 @@ class EarlyEnds:
 
     stall: StallConfig = field(default_factory=StallConfig)
     """Section [stall]; set by the server."""
-    apart_s: float = 10.0
+    apart_s: Delay = 10.0
     """Where no step is known, a peer that breaks later than so many seconds after the end did not need who had ended."""
-    early_s: float = 1.0
+    early_s: Delay = 1.0
     """By the clocks of two nodes a peer may seem to break so long before the end that it breaks of."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _epochs: dict[int, _EpochRecord] = field(default_factory=dict, init=False, repr=False)

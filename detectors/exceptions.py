@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import CountOrNone, Delay, Share
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
@@ -21,13 +22,13 @@ class Exceptions:
     that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
     """
 
-    traceback_lines: int = 3
+    traceback_lines: CountOrNone = 3
     """Last lines of the traceback that are kept as evidence."""
-    symptom_score: float = 0.5
+    symptom_score: Share = 0.5
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
-    symptoms_stay_s: float = 10.0
+    symptoms_stay_s: Delay = 10.0
     """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
-    thread_s: float = 600.0
+    thread_s: Delay = 600.0
     """How long the exception of a thread is shown."""
     _over: int = field(default=-1, init=False, repr=False)
     """The newest epoch that is over."""

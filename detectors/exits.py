@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from eagle_eye.error_statuses import ErrorStatus
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import CountOrNone, Delay
 from eagle_eye.types import Claim, Event, Evidence
 
 from .features.active_claims import ends_epoch, epoch_over, integer_attribute
@@ -24,9 +25,9 @@ class Exits:
     claimed and withdrawn at once, unless it was told or follows from what was told of that epoch; a symptom explains nothing.
     """
 
-    lines: int = 5
+    lines: CountOrNone = 5
     """So many last lines of the worker's output are kept as evidence."""
-    symptoms_stay_s: float = 10.0
+    symptoms_stay_s: Delay = 10.0
     """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
     _over: int = field(default=-1, init=False, repr=False)
     """The newest epoch that is over."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from eagle_eye.error_statuses import xid
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
 
 from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
@@ -23,7 +24,7 @@ class GpuEvents:
     lost GPU is withdrawn when it is read again.
     """
 
-    withdraw_after_s: float = 3600.0
+    withdraw_after_s: Seconds = 3600.0
     """An Xid is withdrawn so many seconds after the last one of its GPU."""
     _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _lasting: set[str] = field(default_factory=set, init=False, repr=False)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Share
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
 
 from .features.active_claims import ActiveClaims
@@ -88,11 +89,11 @@ def _means(values: Floats, home: Integers, nodes: int) -> Floats:
 class IsolationForest:
     """Claims node.unusual while a node scores above what any healthy minute did; silent without a baseline."""
 
-    margin: float = 0.03
+    margin: Share = 0.03
     """So far above the highest score of a healthy sample."""
-    floor: float = 0.55
+    floor: Share = 0.55
     """And at least so high: by the paper 0.5 is ordinary."""
-    sustained: int = 4
+    sustained: Count = 4
     """Looks in succession: a spike of a few seconds is no claim."""
     every: ClassVar[int] = 3
     """Looks at each third tick."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Ratio
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
@@ -24,17 +25,17 @@ class IterationTime:
     first step of an epoch do not count.
     """
 
-    slow: float = 1.1
+    slow: Ratio = 1.1
     """Times the median: slow ..."""
-    very_slow: float = 3.0
+    very_slow: Ratio = 3.0
     """... and very slow."""
-    noise: float = 4.0
+    noise: Ratio = 4.0
     """And above the median by so many (robust) standard deviations: a noisy job is not called slow each minute."""
-    sustained: int = 5
+    sustained: Count = 5
     """So many steps in succession."""
-    very_sustained: int = 3
+    very_sustained: Count = 3
     """The same for very slow."""
-    window: int = 50
+    window: Count = 50
     """Steps whose median is the measure; judged from a fifth of it on."""
     _times: deque[float] = field(default_factory=deque, init=False, repr=False)
     _last: deque[float] = field(default_factory=deque, init=False, repr=False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
@@ -38,15 +39,15 @@ class _Node:
 class Liveness:
     """Claims node.lost and launcher.lost; withdrawn when the node reports, or the session opens, again."""
 
-    silence_s: float = 1.5
+    silence_s: Seconds = 1.5
     """Batches come each second; a node is silent when its newest is older."""
-    stall_s: float = 2.0
+    stall_s: Seconds = 2.0
     """The job stalls when no worker made progress for so long (seconds)."""
-    lease_s: float = 3.0
+    lease_s: Seconds = 3.0
     """Lease of a session: nodes that vanish within it vanish together."""
-    crowd_share: float = 0.1
+    crowd_share: Share = 0.1
     """When more than this share of the nodes, and at least `crowd_nodes`, vanish together, sessions stop counting."""
-    crowd_nodes: int = 3
+    crowd_nodes: Count = 3
     """See `crowd_share`: a dead switch or server must not look like many dead nodes."""
     _nodes: dict[str, _Node] = field(default_factory=dict, init=False, repr=False)
     _off: dict[str, float] = field(default_factory=dict, init=False, repr=False)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Ratio
 from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
@@ -29,13 +30,13 @@ class Loss:
     A step value of NaN alone means "not logged"; a worker that logged NaN sets the value LOGGED_NAN beside it.
     """
 
-    norm_steps: int = 3
+    norm_steps: Count = 3
     """Successive steps with a gradient norm that is no number, while the loss still is one."""
-    window: int = 50
+    window: Count = 50
     """Steps that a spike is measured against; judged from 20 on."""
-    deviations: float = 8.0
+    deviations: Ratio = 8.0
     """A spike is above the window's median by so many robust standard deviations ..."""
-    factor: float = 1.5
+    factor: Ratio = 1.5
     """... and by this factor."""
     _bad_norms: int = field(default=0, init=False, repr=False)
     _finite: int = field(default=0, init=False, repr=False)

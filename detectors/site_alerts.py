@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Seconds, Share
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
 from .features.active_claims import ActiveClaims
@@ -21,9 +22,9 @@ class SiteAlerts:
     An alert that is never resolved (its Alertmanager may be gone) is withdrawn after `withdraw_after_s`.
     """
 
-    score: float = 0.5
+    score: Share = 0.5
     """How sure: the site's rules are not ours."""
-    withdraw_after_s: float = 86_400.0
+    withdraw_after_s: Seconds = 86_400.0
     """An alert that was never resolved is withdrawn so many seconds after it began."""
     _firing: dict[Entity, dict[str, tuple[float, Evidence]]] = field(default_factory=dict, init=False, repr=False)
     """Entity → id of the alert → its start and its line of evidence."""

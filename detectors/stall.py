@@ -17,6 +17,7 @@ from eagle_eye.activity.activity import ActivityKind
 from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.config import StallConfig
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Ratio, Seconds
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
@@ -64,15 +65,15 @@ class Stall:
 
     stall: StallConfig = field(default_factory=StallConfig)
     """Section [stall]; set by the server."""
-    data_patience_s: float = 10.0
+    data_patience_s: Seconds = 10.0
     """A wait for input accuses no worker for at least so many seconds ..."""
-    pause_patience_s: float = 5.0
+    pause_patience_s: Seconds = 5.0
     """... nor does an evaluation or a checkpoint for at least so many seconds ..."""
-    times_longest: float = 10.0
+    times_longest: Ratio = 10.0
     """... or for so many times the longest one that the job has shown, whichever is more, up to `stall.patience_s`."""
-    times_stood: float = 2.0
+    times_stood: Ratio = 2.0
     """Who stands in a line is waited for so many times as long as the job has stood there before, if it went on by itself."""
-    late_ticks: int = 3
+    late_ticks: Count = 3
     """When a batch is late, a worker's last reading stays valid for so many ticks; then its position is unknown."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _stepped: bool = field(default=False, init=False, repr=False)

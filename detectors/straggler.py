@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Delay, Ratio, Seconds, Share
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
@@ -60,21 +61,21 @@ class _Row(NamedTuple):
 class Straggler:
     """Claims worker.slow or worker.unequal_compute, host.contended and cpu.throttled; withdrawn when the worker keeps up again."""
 
-    ratio: float = 1.3
+    ratio: Ratio = 1.3
     """Times the compute of the fast quartile of the same stage."""
-    lost: float = 0.1
+    lost: Share = 0.1
     """Share of a step that it must compute beyond its peers: where a step hardly computes, nobody is slow for a few milliseconds."""
-    share: float = 0.8
+    share: Share = 0.8
     """In at least this share of the steps of the window."""
-    steps: int = 10
+    steps: Count = 10
     """The window: so many steps ..."""
-    seconds: float = 3.0
+    seconds: Seconds = 3.0
     """... or so long, whichever is more."""
-    crowd_s: float = 15.0
+    crowd_s: Delay = 15.0
     """Who is slow where others have the processors is accused only if it stays so for so long."""
-    peers: int = 3
+    peers: Count = 3
     """Fewer workers in a stage cannot be compared."""
-    recovered: float = 0.3
+    recovered: Share = 0.3
     """Slow in no more than this share of the window: withdrawn."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)

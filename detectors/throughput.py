@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eagle_eye.frames import Frame
+from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
@@ -36,13 +37,13 @@ class ThroughputLoss:
     an epoch. A pause (evaluation, checkpoint, one long step) is no loss.
     """
 
-    lost: float = 0.2
+    lost: Share = 0.2
     """Share of the level that must be lost ..."""
-    spans: int = 8
+    spans: Count = 8
     """... in all but one of so many spans in succession."""
-    span_s: float = 1.0
+    span_s: Seconds = 1.0
     """Steps of so many seconds are one span; a longer step is one by itself."""
-    window: int = 60
+    window: Count = 60
     """Spans that make the level; judged from a sixth of it on."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)

@@ -6,19 +6,29 @@ defaults below. A wrong type or an unknown key rejects the whole file with an er
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from .errors import ConfigError
+from .ranges import Bytes, Count, Delay, LongSeconds, Ratio, Seconds
 from .types import digest_of
 
+HIGHEST_PORT = 65_535
 SEARCHED = (Path("eagle-eye.toml"), Path("/etc/eagle-eye/config.toml"))
 Options = dict[str, Any]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file; `eagle-eye config init` prints the text below each field."""
+
+
+def _check_address(key: str, address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"server.{key} is {address!r}; write it as host:port, e.g. 127.0.0.1:7467")
+    if int(port) > HIGHEST_PORT:
+        raise ValueError(f"server.{key} is {address!r}; the highest port is {HIGHEST_PORT}")
 
 
 class ServerConfig(Section, frozen=True, kw_only=True):
@@ -30,7 +40,7 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     """host:port of all servers with the lead role, comma-separated; launchers, agents and commands find the leader among them. Default: server.listen."""
     insecure: bool = False
     """Listen on other addresses than loopback without authentication. Use it on a trusted network only."""
-    lease_s: float = 2.0
+    lease_s: Seconds = 2.0
     """Lease time in seconds: after so long without a heartbeat a session counts as lost, and another server may lead."""
     role: Literal["all", "detect", "lead"] = "all"
     """detect: run detectors and diagnosis on partitions of the stream; lead: decide and act; all: both in one process."""
@@ -40,6 +50,12 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     """Base URL of the HTTP port as browsers reach it, used for links in alerts. Default: http://<server.http>."""
     dashboard_url: str = "http://127.0.0.1:8501"
     """Base URL of `eagle-eye dashboard` as browsers reach it; /incidents/<id> of the HTTP port redirects there."""
+
+    def __post_init__(self) -> None:
+        named = {"listen": [self.listen], "http": [self.http] if self.http else [], "addresses": self.addresses.split(",") if self.addresses else []}
+        for key, addresses in named.items():
+            for address in addresses:
+                _check_address(key, address.strip())
 
     @property
     def known_at(self) -> str:
@@ -52,7 +68,7 @@ class KafkaConfig(Section, frozen=True, kw_only=True):
 
     brokers: str = ""
     """host:port of the bootstrap brokers, comma-separated. Empty: the embedded stream."""
-    replication: int = -1
+    replication: Annotated[int, msgspec.Meta(ge=-1, le=100)] = -1
     """Replication factor of new topics; -1: the broker's default."""
     compression: Literal["lz4", "zstd", "gzip", "none"] = "lz4"
     """Compression of record batches."""
@@ -70,22 +86,22 @@ class KafkaConfig(Section, frozen=True, kw_only=True):
     """SASL user."""
     password_file: str = ""
     """File with the SASL password; else the variable EAGLE_EYE_KAFKA_PASSWORD."""
-    timeout_s: float = 10.0
+    timeout_s: Seconds = 10.0
     """Seconds for a broker to acknowledge a record; after that the stream counts as unavailable and records are spooled."""
 
 
 class StreamConfig(Section, frozen=True, kw_only=True):
     """The stream: an ordered log, on disk for the processes of one machine, or in Kafka for many."""
 
-    partitions: int = 1
+    partitions: Count = 1
     """Partitions of the topic of observations."""
-    retention_s: float = 86_400.0
+    retention_s: LongSeconds = 86_400.0
     """Seconds for which records are kept."""
-    max_bytes: int = 8 << 30
+    max_bytes: Bytes = 8 << 30
     """Maximum size of one partition; the oldest records are deleted first."""
-    fsync_interval_s: float = 1.0
+    fsync_interval_s: Delay = 1.0
     """Seconds between two fsyncs: the most that a power cut may lose. A killed process loses nothing."""
-    spool_bytes: int = 256 << 20
+    spool_bytes: Bytes = 256 << 20
     """Maximum size of the spool of an agent or launcher while the stream is unavailable."""
     kafka: KafkaConfig = KafkaConfig()
 
@@ -97,7 +113,7 @@ class LedgerConfig(Section, frozen=True, kw_only=True):
     """postgresql://user@host/database. Empty: ledger.sqlite in the state directory."""
     password_file: str = ""
     """File with the database's password; else the variable EAGLE_EYE_LEDGER_PASSWORD."""
-    retention_s: float = 90 * 86_400.0
+    retention_s: LongSeconds = 90 * 86_400.0
     """Seconds for which ended incidents, old findings and notices are kept."""
 
 
@@ -108,13 +124,13 @@ class HistoryConfig(Section, frozen=True, kw_only=True):
     """False: metrics are kept only as long as the stream keeps its records."""
     location: str = ""
     """A directory, or an fsspec URL of an object store. Default: history in the state directory."""
-    file_s: float = 30.0
+    file_s: Seconds = 30.0
     """Seconds of telemetry per new file."""
-    compact_s: float = 3600.0
+    compact_s: Seconds = 3600.0
     """Small files are compacted into one file per so many seconds."""
-    retention_s: float = 14 * 86_400.0
+    retention_s: LongSeconds = 14 * 86_400.0
     """Seconds for which metrics are kept."""
-    max_bytes: int = 64 << 30
+    max_bytes: Bytes = 64 << 30
     """Maximum size of the history; the oldest files are deleted first."""
 
 
@@ -144,16 +160,16 @@ class HooksConfig(Section, frozen=True, kw_only=True):
     """Alert labels that may hold a node; a port after the name is ignored."""
     gpu_labels: tuple[str, ...] = ("UUID", "gpu_uuid")
     """Alert labels that may hold the UUID of a GPU."""
-    max_bytes: int = 4 << 20
+    max_bytes: Bytes = 4 << 20
     """Maximum size of a request body."""
 
 
 class AgentConfig(Section, frozen=True, kw_only=True):
     """The agent of a node."""
 
-    batch_s: float = 1.0
+    batch_s: Seconds = 1.0
     """Seconds between two batches."""
-    stall_poll_s: float = 0.2
+    stall_poll_s: Seconds = 0.2
     """Seconds between two checks of the workers' progress."""
     idle: bool = False
     """True: write batches also while the node has no job, so that an idle node is watched."""
@@ -162,34 +178,34 @@ class AgentConfig(Section, frozen=True, kw_only=True):
 class StallConfig(Section, frozen=True, kw_only=True):
     """When a worker that makes no progress is suspected, and how long it is waited for: agents, detectors and launchers use the same."""
 
-    suspect_s: float = 1.0
+    suspect_s: Seconds = 1.0
     """A worker that has set no mark for so many seconds is suspected: it is looked into and shown; nothing is done to it for that."""
-    suspect_iterations: float = 3.0
+    suspect_iterations: Ratio = 3.0
     """Or for so many of its mean iteration times, if that is more."""
-    suspect_pause_s: float = 10.0
+    suspect_pause_s: Seconds = 10.0
     """Seconds before a worker is suspected that waits for data, evaluates, saves a checkpoint or has not completed its first step."""
-    stopped_s: float = 0.5
+    stopped_s: Seconds = 0.5
     """A process that a signal has stopped (state T) is a proof after so many seconds."""
-    standing_s: float = 30.0
+    standing_s: Seconds = 30.0
     """How long a worker is waited for that stands without a proof: no processor time, no files, no memory, the same stack each time."""
-    patience_s: float = 600.0
+    patience_s: Seconds = 600.0
     """How long a worker is waited for that works: it computes, reads, writes, compiles, evaluates."""
-    regroup_s: float = 5.0
+    regroup_s: Seconds = 5.0
     """Workers of an elastic job that all wait for one another meet again under a new epoch after so many seconds ..."""
-    regroup_iterations: float = 10.0
+    regroup_iterations: Ratio = 10.0
     """... and this many iterations. It costs them the step at most."""
-    answer_s: float = 1.0
+    answer_s: Seconds = 1.0
     """How long an elastic worker may take to answer a fence before the others go on without waiting for it ..."""
-    answer_longest_s: float = 10.0
+    answer_longest_s: Seconds = 10.0
     """... and so long while one of its threads runs, or waits for a disk: its machine is busy, or it computes in one long call."""
-    return_s: float = 5.0
+    return_s: Seconds = 5.0
     """How long an elastic worker that was left out may take to enter again before it is ended and replaced. One that only did not answer a
     fence is ended when it is proved to hang, too, or when the patience for what it does is over."""
-    leave_s: float = 30.0
+    leave_s: Seconds = 30.0
     """How long an elastic worker that is not needed any more may take to end."""
-    boundary_s: float = 3.0
+    boundary_s: Seconds = 3.0
     """How long elastic workers that are to leave may take to the end of their step before the others go on without them."""
-    reconnect_s: float = 1.0
+    reconnect_s: Seconds = 1.0
     """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 
 
@@ -260,36 +276,36 @@ def parse(text: str, name: str = "eagle-eye.toml") -> Config:
     True
     """
     try:
-        config = msgspec.toml.decode(text, type=Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {error}. `eagle-eye config init` prints every key with its type and default.") from error
+        tables = msgspec.toml.decode(text)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{name}: not valid TOML: {error}. Fix the line, or start from `eagle-eye config init`.") from error
-    check(config, name)
-    return config
+    return _converted(tables, name)
 
 
 def check(config: Config, name: str) -> None:
-    """Raise ConfigError for a value that cannot be used; `name` is the file's."""
-    positive = {
-        "server.lease_s": config.server.lease_s,
-        "stream.partitions": config.stream.partitions,
-        "stream.retention_s": config.stream.retention_s,
-        "stream.kafka.timeout_s": config.stream.kafka.timeout_s,
-        "agent.batch_s": config.agent.batch_s,
-        "history.file_s": config.history.file_s,
-        "history.retention_s": config.history.retention_s,
-        "ledger.retention_s": config.ledger.retention_s,
-        **{f"stall.{name}": value for name, value in msgspec.structs.asdict(config.stall).items()},
-    }
-    for key, value in positive.items():
-        if value <= 0:
-            raise ConfigError(f"{name}: {key} is {value}; it must be above zero.")
-    addresses = [("addresses", each.strip()) for each in config.server.addresses.split(",") if each]
-    for key, address in (("listen", config.server.listen), ("http", config.server.http or "none:0"), *addresses):
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit():
-            raise ConfigError(f"{name}: server.{key} is {address!r}; write it as host:port, e.g. 127.0.0.1:7467.")
+    """Raise ConfigError for a value that cannot be used; `name` says where it comes from."""
+    _converted(msgspec.to_builtins(config), name)
+
+
+def _converted(tables: dict[str, Any], name: str) -> Config:
+    try:
+        return msgspec.convert(tables, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {_named(error, tables)}. `eagle-eye config init` prints every key with its type and default.") from error
+
+
+def _named(error: msgspec.ValidationError, tables: dict[str, Any]) -> str:
+    """What is wrong with which key, and what stands there."""
+    expected, _, path = str(error).partition(" - at `$.")
+    value: Any = tables
+    try:
+        for part in path.rstrip("`").split("."):
+            value = value[part]
+    except (KeyError, TypeError):
+        return str(error)  # of no single key, or inside a list
+    if isinstance(value, dict):
+        return str(error)
+    return f"{path.rstrip('`')} is {value!r}: {expected}"
 
 
 def _read(path: Path) -> str:

@@ -116,7 +116,7 @@ def build(cls: type, options: Mapping[str, Any], services: Mapping[str, Any]) ->
 def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a plugin, checked and converted; builds nothing. Raises PluginError, as `build` does."""
     accepted = {option.name: option for option in describe(cls)}
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     converted = {}
     for name, value in options.items():
         if name not in accepted:
@@ -218,6 +218,8 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Annotated:
+        return _type_name(typing.get_args(hint)[0])
     if inspect.isclass(hint) and issubclass(hint, enum.Enum):
         return " or ".join(repr(_plain(member)) for member in hint)
     return hint.__name__ if inspect.isclass(hint) and typing.get_origin(hint) is None else str(hint)

@@ -30,7 +30,7 @@ from .batch_builder import BatchBuilder
 from .job_registry import JobRegistry
 from .lazy_stream import LazyStream
 from .leader_session import LeaderSession
-from .schedule import CollectorResult, CollectorThread, HealthChange, Schedule
+from .schedule import CollectorResult, CollectorThread, HealthChange, Schedule, ScheduleOptions
 from .unsigned_event import unsigned_event
 
 log = logging.getLogger(__name__)
@@ -269,6 +269,7 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorT
 def _collector_thread(
     name: str, cls: type, options: dict[str, Any], services: Mapping[str, Any], intervals: Mapping[str, float]
 ) -> CollectorThread:
-    interval = options.pop("interval_s", intervals.get(name, getattr(cls, "interval_s", 1.0)))
-    timeout = options.pop("timeout_s", getattr(cls, "timeout_s", 5.0))
-    return CollectorThread(name, plugins.build(cls, options, services), Schedule(interval_s=interval, timeout_s=timeout))
+    times = {"interval_s": intervals.get(name, getattr(cls, "interval_s", 1.0)), "timeout_s": getattr(cls, "timeout_s", 5.0)}
+    chosen = {option: options.pop(option) for option in times if option in options}
+    schedule = Schedule(**times | plugins.configure(ScheduleOptions, chosen))
+    return CollectorThread(name, plugins.build(cls, options, services), schedule)

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from eagle_eye.protocols import Collector
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Reading, StepReading
 
 BACKOFF_MAX_S = 60.0
@@ -33,6 +34,16 @@ class HealthChange(NamedTuple):
     name: str
     """Of the event: collector.failing or collector.recovered."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """Options that every collector takes beside its own."""
+
+    interval_s: Seconds = 1.0
+    """Seconds between two runs."""
+    timeout_s: Seconds = 5.0
+    """A run that takes longer counts as failed."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.ports import own_listen
 from remediation.launcher.launcher import run_launcher
-from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.launcher_settings import LONGEST_NAME, LauncherSettings
 
 
 def launcher_settings(
@@ -103,12 +103,17 @@ def job_name(job: str, run: str, command: Sequence[str]) -> str:
     'local/train_gpt/7'
     """
     script = next((word for word in command if word.endswith((".py", ".sh"))), command[0] if command else "job")
-    parts = job.split("/") if job else ["local", re.sub(r"[^\w.-]", "_", Path(script).stem).lstrip(".-") or "job"]
+    parts = job.split("/") if job else ["local", _name_of(script)]
     if len(parts) == 2:
         return "/".join([*parts, run])
     if len(parts) == 3 and all(parts):
         return job
     raise ConfigError(f"--job {job!r} is not understood: write tenant/name, or tenant/name/run")
+
+
+def _name_of(script: str) -> str:
+    usable = re.sub(r"[^\w.-]", "_", Path(script).stem).lstrip(".-") or "job"
+    return usable.encode()[:LONGEST_NAME].decode(errors="ignore")
 
 
 def modules_of(text: str, usual: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from collectors.agent.schedule import ScheduleOptions
 from eagle_eye import plugins
 from eagle_eye.config import Config, Options
 from eagle_eye.errors import ConfigError, PluginError
@@ -15,8 +16,7 @@ from remediation.policy.engine_settings import EngineSettings
 
 TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
 """Table of the configuration → package of the plugins."""
-SCHEDULE = ("interval_s", "timeout_s")
-"""Options that every collector takes beside its own."""
+SCHEDULE = tuple(option.name for option in plugins.describe(ScheduleOptions))
 
 
 def make_directories(config: Config) -> None:
@@ -79,9 +79,10 @@ def check(config: Config, name: str) -> None:
 def _problems_of(config: Config, table: str) -> Iterator[str]:
     try:
         for name, cls, options in chosen(config, table):
-            own = {key: value for key, value in options.items() if table != "collectors" or key not in SCHEDULE}
+            timed = SCHEDULE if table == "collectors" else ()
             try:
-                plugins.configure(cls, own)
+                plugins.configure(ScheduleOptions, {key: options.pop(key) for key in timed if key in options})
+                plugins.configure(cls, options)
             except PluginError as error:
                 yield f"[{table}.{name}] {error}"
     except PluginError as error:

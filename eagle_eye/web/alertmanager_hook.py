@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from eagle_eye.access import Role
@@ -24,6 +24,7 @@ from eagle_eye.types import Event, Layout
 
 from .alertmanager_payload import AlertTarget, AlertTargets, SiteAlert, WebhookBody, attributes, read
 from .http_server import Route
+from .request_limits import read_body
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +129,7 @@ def route(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Route:
     """The route of the hook. `token`: its own, beside those of operators; '' = it has none."""
 
     async def answer(request: Request) -> Response:
-        try:
-            body = await _body(request, max_bytes)
-        except ClientDisconnect:
-            return Response(status_code=400)
+        body = await read_body(request, max_bytes)
         if body is None:
             return JSONResponse({"error": f"more than {max_bytes} bytes: lower max_alerts of the webhook, or raise hooks.max_bytes"}, 413)
         try:
@@ -146,14 +144,3 @@ def route(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Route:
         return bool(token) and hmac.compare_digest(shown.encode(), token.encode())
 
     return Route(path=PATH, answer=answer, methods=("POST",), role=Role.OPERATOR, own_token=own_token)
-
-
-async def _body(request: Request, max_bytes: int) -> bytes | None:
-    """None once it is too long: nobody reads on."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            return None
-        parts.append(part)
-    return b"".join(parts)

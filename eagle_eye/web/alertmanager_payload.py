@@ -62,7 +62,7 @@ def read(body: bytes) -> WebhookBody:
         read = _DECODER.decode(body)
     except msgspec.ValidationError as error:
         raise WireError(f"this is no webhook of Alertmanager: {error}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"this is no JSON: {error}") from error
     if read.version != "4":
         raise WireError(f"version {read.version!r} of Alertmanager's webhook is not known here; this program reads '4'")

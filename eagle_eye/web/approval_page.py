@@ -26,6 +26,7 @@ from eagle_eye.plan_text import plan_rows
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 
 from .http_server import Authorizer, Route
+from .request_limits import read_body
 
 PATH = "/approve/{token}"
 MAX_BYTES = 8192
@@ -215,11 +216,9 @@ async def _form(request: Request) -> ApprovalForm:
     """Raises _EarlyResponse for a POST of another site's page, or for what is no form of ours."""
     if _foreign(request):
         raise _EarlyResponse(page("Not from here", paragraph("This was sent by another site's page. Open the link itself and decide there.", "bad"), 403))
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_BYTES:
-            raise _EarlyResponse(page("Too large", paragraph("This is no form of this page.", "bad"), 413))
+    data = await read_body(request, MAX_BYTES)
+    if data is None:
+        raise _EarlyResponse(page("Too large", paragraph("This is no form of this page.", "bad"), 413))
     fields = {name: values[0].strip() for name, values in parse_qs(data.decode(errors="replace")).items()}
     decision = fields.get("decision")
     if decision not in ("approve", "refuse"):
@@ -235,7 +234,15 @@ def _foreign(request: Request) -> bool:
     if site is not None:
         return site not in ("same-origin", "none")
     origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
+    return origin is not None and _host_of(origin) != request.headers.get("host", "")
+
+
+def _host_of(origin: str) -> str | None:
+    """None for what is no address at all."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _local(moment: float) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 
@@ -27,12 +27,13 @@ from eagle_eye.access import Person, Role
 from eagle_eye.access.addresses import is_loopback
 from eagle_eye.errors import AccessDenied, ConfigError, NotAuthenticated
 
+from .http_connection import CONNECTIONS, HttpConnection
+from .request_limits import RequestLimits
+
 log = logging.getLogger(__name__)
 
 HIGHEST_PORT = 65_535
 JOIN_S = 5.0
-CONNECTIONS = 128
-"""At once; a caller beyond them gets 503 and may try again later."""
 KEEP_ALIVE_S = 5
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -87,8 +88,8 @@ class WebServer:
         listening = self._listen()
         self._port = listening.getsockname()[1]
         config = uvicorn.Config(
-            self.app, loop="asyncio", log_config=None, access_log=False, lifespan="off", server_header=False,
-            limit_concurrency=CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=2,
+            RequestLimits(self.app), loop="asyncio", http=HttpConnection, ws="none", log_config=None, access_log=False, lifespan="off",
+            server_header=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, name="http", daemon=True)
@@ -128,7 +129,10 @@ class WebServer:
                 return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
             except AccessDenied as error:
                 return JSONResponse({"error": str(error)}, 403)
-            return await route.answer(request)
+            try:
+                return await route.answer(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
 
         return StarletteRoute(route.path, enter, methods=list(route.methods))
 

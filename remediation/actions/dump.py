@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from eagle_eye.clock import Clock
+from eagle_eye.ranges import Bytes, Count, Seconds
 from eagle_eye.types import Plan, Progress
 from remediation.job_commands.action_commands import Commander, done, intended
 
@@ -17,13 +18,13 @@ class Dump:
 
     commander: Commander
     clock: Clock
-    timeout_s: float = 6.0
+    timeout_s: Seconds = 6.0
     """Seconds to wait for the coordinator\'s answer, which waits up to 4 s for the stacks of each worker."""
-    longest: int = 64 * 1024
+    longest: Bytes = 64 * 1024
     """Characters kept of all stacks together, and of all flight recorders."""
     flight_recorder: bool = True
     """Also ask for the rings of collectives."""
-    collectives: int = 16
+    collectives: Count = 16
     """Newest collectives kept of each worker: where a job hangs, the last ones tell."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:

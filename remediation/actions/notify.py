@@ -8,6 +8,7 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import AlertRecord
+from eagle_eye.ranges import Count, Delay, Seconds
 from eagle_eye.types import Plan, Progress
 from remediation.alerts.alert import sent_alert_of
 from remediation.alerts.receiver import Receiver
@@ -40,13 +41,13 @@ class Notify:
     """File with the secret that signs what goes to `url` (HMAC-SHA256); else the variable EAGLE_EYE_WEBHOOK_SECRET."""
     link: str = ""
     """Address of a page about an incident; `{incident}` is replaced by its id. Default: /incidents/{incident} at server.public_url."""
-    update_s: float = 10.0
+    update_s: Delay = 10.0
     """An alert is not updated more often than this, except when it got worse or a plan waits for approval."""
-    delay_s: float = 0.0
+    delay_s: Delay = 0.0
     """An incident that is over sooner makes no alert."""
-    storm_alerts: int = 5
+    storm_alerts: Count = 5
     """So many incidents of a job within storm_s make an alert each; the others together in one alert. 0: never together."""
-    storm_s: float = 60.0
+    storm_s: Seconds = 60.0
     """See storm_alerts. So often the number of incidents in a storm is updated, too; a new cause among them at once."""
 
     @property

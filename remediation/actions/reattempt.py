@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Plan, Progress
 from remediation.job_commands.action_commands import Commander, send_command
 
@@ -14,7 +15,7 @@ class Reattempt:
 
     commander: Commander
     clock: Clock
-    timeout_s: float = 2.0
+    timeout_s: Seconds = 2.0
     """Seconds to wait for the coordinator\'s answer."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:

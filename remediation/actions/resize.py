@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, PermanentError, Stale, TemporaryError
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Plan, Progress, Target
 from remediation.job_commands.action_commands import GIVE_BACK, RESIZE_TIMEOUT_S, Commander, done, intended, resize
 
@@ -19,7 +20,7 @@ class Resize:
 
     commander: Commander
     clock: Clock
-    timeout_s: float = RESIZE_TIMEOUT_S
+    timeout_s: Seconds = RESIZE_TIMEOUT_S
     """Seconds to wait for a coordinator's answer: a worker that comes has to start."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:

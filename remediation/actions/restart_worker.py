@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Plan, Progress
 from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, Commander, restart
 
@@ -14,7 +15,7 @@ class RestartWorker:
 
     commander: Commander
     clock: Clock
-    timeout_s: float = RESTART_TIMEOUT_S
+    timeout_s: Seconds = RESTART_TIMEOUT_S
     """Seconds to wait for the coordinator\'s answer."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:

@@ -85,6 +85,26 @@ def storm_of(first: Alert, storm: str, now: float) -> Alert:
 def with_one_more(storm: Alert, member: Alert, now: float) -> Alert:
     """The storm with another incident in it: counted by cause, named by the newest, as severe as the worst."""
     causes = {**storm.causes, member.cause: storm.causes.get(member.cause, 0) + 1}
+    return _storm_with(storm, causes, member, f"the last one: {member.summary}", now)
+
+
+def with_changed_member(storm: Alert, old: Alert, member: Alert, change: str, now: float) -> Alert:
+    """The storm with an incident in it that has changed: as many as before, counted by the cause that each has now."""
+    causes = {**storm.causes, old.cause: storm.causes.get(old.cause, 1) - 1}
+    causes[member.cause] = causes.get(member.cause, 0) + 1
+    return _storm_with(storm, {cause: count for cause, count in causes.items() if count > 0}, member, f"{member.summary}: {change}", now)
+
+
+def member_change(new: Alert, old: Alert) -> str:
+    """What a storm's notification has to say about an incident in it: it got worse, failed, or is something else; '' for nothing."""
+    if new.state == IncidentState.FAILED.value != old.state:
+        return "it could not be healed"
+    if BY_SEVERITY.index(new.severity) > BY_SEVERITY.index(old.severity):
+        return f"now {new.severity.value.upper()}"
+    return f"it was called {old.cause}" if new.cause != old.cause else ""
+
+
+def _storm_with(storm: Alert, causes: dict[str, int], member: Alert, news: str, now: float) -> Alert:
     total = sum(causes.values())
     listed = ", ".join(f"{count}× {cause}" for cause, count in sorted(causes.items(), key=lambda each: -each[1]))
     known = {culprit.name for culprit in member.culprits}
@@ -96,7 +116,7 @@ def with_one_more(storm: Alert, member: Alert, now: float) -> Alert:
         culprits=culprits,
         causes=causes,
         summary=f"and {total} more incident{'s' * (total > 1)}: {listed} ({storm.job})",
-        news=f"the last one: {member.summary}",
+        news=news,
         link=member.link,
         time=now,
     )

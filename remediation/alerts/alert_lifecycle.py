@@ -5,6 +5,7 @@ goes on where the last one ended.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -22,9 +23,11 @@ from .alert_content import (
     alert_about,
     alert_subject_of,
     differs,
+    member_change,
     plan_awaiting_approval,
     storm_of,
     urgent,
+    with_changed_member,
     with_one_more,
 )
 from .alert_storm import AlertStorms
@@ -146,6 +149,8 @@ class AlertLifecycle:
         if record.storm:
             if alert.pending_plan is not None:  # a person has to decide: it leaves the storm
                 self._say(replaced(record, storm=""), alert, now)
+            elif change := member_change(alert, old):
+                self._revise_storm(record, alert, change, now)
         elif differs(alert, old):
             wait = record.changed + self._update_s - now
             if urgent(alert, old) or wait <= 0:
@@ -184,15 +189,29 @@ class AlertLifecycle:
         self._storms.joined(alert.job, member.storm, now)
         storm = self._open.get(member.storm) or self._fresh(member.storm, now)
         told = sent_alert_of(storm.body) if storm.body else SentAlert(alert=storm_of(alert, storm.id, now), receivers=())
-        new = with_one_more(told.alert, alert, now)
-        wait = storm.changed + self._storms.within_s - now
-        if not storm.body or urgent(new, told.alert) or wait <= 0:
+        self._say_storm(storm, told, with_one_more(told.alert, alert, now), now, wait_s=self._storms.within_s if storm.body else 0.0)
+
+    def _revise_storm(self, member: AlertRecord, alert: Alert, change: str, now: float) -> None:
+        """One of its incidents got worse, failed, or turned out to be something else: the storm's notification says so."""
+        old = sent_alert_of(member.body).alert
+        member = replaced(member, body=encode(SentAlert(alert=alert, receivers=())))
+        self._ledger.save_alert(member, [], now)
+        self._open[member.id] = member
+        storm = self._open.get(member.storm)
+        if storm is not None:
+            told = sent_alert_of(storm.body)
+            self._say_storm(storm, told, with_changed_member(told.alert, old, alert, change, now), now, wait_s=self._update_s)
+
+    def _say_storm(self, storm: AlertRecord, told: SentAlert, new: Alert, now: float, *, wait_s: float) -> None:
+        """At once if it is urgent or nothing was said for `wait_s`, else as soon as that is over."""
+        wait = storm.changed + wait_s - now
+        if urgent(new, told.alert) or wait <= 0:
             self._say(storm, new, now)
-        else:
-            kept = replaced(storm, body=encode(replaced(told, alert=new)))
-            self._ledger.save_alert(kept, [], now)
-            self._open[storm.id] = kept
-            self._again(storm.id, wait)
+            return
+        kept = replaced(storm, body=encode(replaced(told, alert=new)))
+        self._ledger.save_alert(kept, [], now)
+        self._open[storm.id] = kept
+        self._again(storm.id, min(wait, self._due.get(storm.id, math.inf) - self._clock.monotonic()))
 
     def _calmed(self, name: str, now: float) -> None:
         """One of its incidents is over; with the last one the storm is."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from eagle_eye.ranges import CountOrNone, Seconds, Share
 from eagle_eye.types import Allow, Plan, Refuse, Situation, Verdict
 from remediation.policy.affected_nodes import isolated, touched
 
@@ -16,19 +17,19 @@ class BlastRadius:
     switch) and of the cluster only those that were evicted count. What jobs did to themselves counts as well.
     """
 
-    nodes: int = 2
+    nodes: CountOrNone = 2
     """Most nodes of one job that may be affected within the window ..."""
-    share: float = 0.1
+    share: Share = 0.1
     """... or this part of the job's nodes, rounded down."""
-    domain_nodes: int = 2
+    domain_nodes: CountOrNone = 2
     """Most nodes at one switch that may be evicted: if more are accused, the switch is to blame ..."""
-    domain_share: float = 0.1
+    domain_share: Share = 0.1
     """... or this part of the nodes at that switch."""
-    cluster_nodes: int = 4
+    cluster_nodes: CountOrNone = 4
     """Most nodes of the cluster that may be evicted ..."""
-    cluster_share: float = 0.02
+    cluster_share: Share = 0.02
     """... or this part of all nodes."""
-    window_s: float = 3600.0
+    window_s: Seconds = 3600.0
     """Seconds for which a node counts."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from eagle_eye.ranges import Delay
 from eagle_eye.types import Allow, Hold, Outcome, Plan, Situation, Verdict
 from remediation.policy.affected_nodes import OBSERVING, touched
 
@@ -13,9 +14,9 @@ class Cooldown:
     What a job does to itself neither starts a cooldown nor waits for one.
     """
 
-    job_s: float = 10.0
+    job_s: Delay = 10.0
     """Seconds of cooldown of a job after an action on it."""
-    node_s: float = 60.0
+    node_s: Delay = 60.0
     """The same for each node that was acted on, whichever job it was for."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Allow, Hold, Plan, Refuse, Situation, Verdict
 
 
@@ -9,7 +10,7 @@ from eagle_eye.types import Allow, Hold, Plan, Refuse, Situation, Verdict
 class Duplicates:
     """Refuses what is being done already; holds what would cross another plan for the same job."""
 
-    recheck_s: float = 0.5
+    recheck_s: Seconds = 0.5
     """When to ask again while another plan runs."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:

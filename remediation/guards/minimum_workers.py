@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from eagle_eye.ranges import CountOrNone, Share
 from eagle_eye.types import Allow, Hold, Layout, Plan, Refuse, Situation, Target, Verdict
 
 
@@ -10,9 +11,9 @@ from eagle_eye.types import Allow, Hold, Layout, Plan, Refuse, Situation, Target
 class MinimumWorkers:
     """Refuses a plan that would leave a job less than it needs (`--nnodes min:max`) or than is allowed here."""
 
-    nodes: int = 1
+    nodes: CountOrNone = 1
     """Fewest nodes, whatever a job says of itself."""
-    share: float = 0.5
+    share: Share = 0.5
     """Of the workers that a job has now: at least so many are left."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from eagle_eye.ranges import Seconds, Share
 from eagle_eye.types import Allow, Hold, Plan, Situation, Telemetry, Verdict
 from remediation.policy.affected_nodes import isolated
 
@@ -14,11 +15,11 @@ WAIT_S = 2.0
 class TelemetryDistrust:
     """Holds a plan that would evict a node on the data of dead collectors or of wrong clocks."""
 
-    silent_s: float = 10.0
+    silent_s: Seconds = 10.0
     """Seconds without a batch after which a node's collectors count as dead."""
-    skew_s: float = 5.0
+    skew_s: Seconds = 5.0
     """A clock that is further off than this cannot be used: what happened first is not known."""
-    share: float = 0.5
+    share: Share = 0.5
     """When more than this part of all nodes is silent, the fault is in the telemetry or the network, and no node is evicted."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from eagle_eye.ranges import Share
 from eagle_eye.topology import node_of
 from eagle_eye.types import Allow, Hold, Incident, Plan, Refuse, Situation, Verdict
 from remediation.policy.affected_nodes import isolated
@@ -14,9 +15,9 @@ BLAMELESS = frozenset({"resize"})
 class WeakEvidence:
     """Holds whatever blames somebody until the incident has settled; refuses to isolate a node on too little."""
 
-    confidence: float = 0.5
+    confidence: Share = 0.5
     """Each node that is isolated needs a culprit of at least this confidence on it."""
-    single_detector_confidence: float = 0.7
+    single_detector_confidence: Share = 0.7
     """The same, where a single detector speaks."""
     weak: tuple[str, ...] = ("isolation_forest", "site_alerts")
     """Detectors on whose findings alone no node is evicted."""

@@ -1,6 +1,7 @@
 """Everything that one launcher needs to know, handed in at its start."""
 
 import math
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from .parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
 
 NAME = re.compile(r"\w[\w.-]*")
 """Of tenants, jobs, runs and nodes: they become names of files."""
+LONGEST_NAME = 64
+"""Bytes of one of them, as of a host (HOST_NAME_MAX): three and what is put around them are the name of one file, of 255 at most."""
+LONGEST_SOCKET = 107
+"""Bytes of a unix socket's path (unix(7))."""
 
 
 class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +101,13 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in (*self.job.split("/"), self.node):
             if not NAME.fullmatch(name):
                 raise ConfigError(f"{name!r} is not usable as a name: letters, digits, '_', '-' and '.', the first no '-' or '.'")
+            if len(name.encode()) > LONGEST_NAME:
+                raise ConfigError(f"{name[:LONGEST_NAME]}… is too long as a name: {len(name.encode())} bytes, {LONGEST_NAME} are possible")
+        if (length := len(os.fsencode(self.inbox))) > LONGEST_SOCKET:
+            raise ConfigError(
+                f"{self.inbox} is too long as the path of a socket: {length} bytes, {LONGEST_SOCKET} are possible; "
+                "choose a shorter run directory (run_dir in the configuration) or a shorter run"
+            )
         self._check_numbers()
         if self.nnodes[1] == 1 and self.min_workers > self.nproc:
             raise ConfigError(

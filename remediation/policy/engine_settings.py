@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from eagle_eye.ranges import Count, CountOrNone, Delay, LongSeconds, Seconds, Share
 from eagle_eye.types import Mode
 
 
@@ -11,60 +12,60 @@ class EngineSettings:
 
     mode: Mode = Mode.OBSERVE
     """observe: record what should be done; recommend: ask an operator for approval; auto: do it where the guards allow it."""
-    debounce_s: float = 1.0
+    debounce_s: Delay = 1.0
     """After the last new cause an incident counts as settled ..."""
-    debounce_slow_s: float = 2.5
+    debounce_slow_s: Delay = 2.5
     """The same for a slow-down, whose workers are named one after the other, tick by tick; the job runs meanwhile ..."""
-    debounce_max_s: float = 5.0
+    debounce_max_s: Seconds = 5.0
     """... and after so long whatever comes."""
-    self_healing_s: float = 10.0
+    self_healing_s: Seconds = 10.0
     """How long a job's coordinator is given to heal what it heals by itself."""
-    verify_s: float = 30.0
+    verify_s: Seconds = 30.0
     """An action that has not brought back steps and throughput by then has failed; a job whose steps are long is given as
     long as its own are predicted to take."""
-    verify_steps: int = 5
+    verify_steps: Count = 5
     """New steps that must be committed."""
-    reattempt_s: float = 2.0
+    reattempt_s: Seconds = 2.0
     """A worker that was continued must move by then."""
-    throughput_share: float = 0.9
+    throughput_share: Share = 0.9
     """Of the throughput that is expected of the job's workers."""
-    relapse_s: float = 60.0
+    relapse_s: Seconds = 60.0
     """The same fault within this time after an action means that the action did not help."""
-    attempts: dict[str, int] = field(default_factory=lambda: {"reattempt": 3, "restart_worker": 1, "roll_back": 2})
+    attempts: dict[str, CountOrNone] = field(default_factory=lambda: {"reattempt": 3, "restart_worker": 1, "roll_back": 2})
     """How often a repair may be tried on the same fault before the next stronger one (3 and 1: our choice, the
     literature names none); once for what is not listed."""
-    breaker_after: dict[str, int] = field(
+    breaker_after: dict[str, Count] = field(
         default_factory=lambda: {"evict_node": 1, "restart_worker": 3, "roll_back": 3, "resize": 1, "rebalance": 2}
     )
     """How many times an action may fail to help a job before its breaker opens; then an operator must close it. The first
     isolating action that does not help opens it; weaker ones are followed by stronger ones, but not for ever. What a job
     does to itself is not counted."""
-    restore_attempts: int = 5
+    restore_attempts: CountOrNone = 5
     """How many resizes in a row the engine may make by itself to give returned workers to jobs, each after twice the wait of
     the one before (replan_s at first); if the workers are not placed by then the breaker of `resize` opens on these jobs."""
-    breaker_s: float = 3600.0
+    breaker_s: LongSeconds = 3600.0
     """Failures count for so long."""
     switches: dict[str, str] = field(default_factory=dict)
     """Node, or pattern of nodes → the switch at which it hangs: the failure domains of the blast radius."""
     rank_swap: bool = True
     """Before a node is evicted for what was inferred, two nodes exchange their ranks, to see what the fault follows. false: without that proof."""
-    confidence: float = 0.5
+    confidence: Share = 0.5
     """A culprit of less is not isolated."""
-    horizon_s: float = 3600.0
+    horizon_s: LongSeconds = 3600.0
     """Running time that a slow-down is weighed against."""
-    restart_success_share: float = 0.5
+    restart_success_share: Share = 0.5
     """Share of slow-downs that a restart is expected to end."""
-    downtime_s: float = 5.0
+    downtime_s: Delay = 5.0
     """What a restart takes, until the job has shown its own."""
-    repair_s: float = 86_400.0
+    repair_s: LongSeconds = 86_400.0
     """Until a worker that cannot be replaced, or a node, is expected back: alternatives for elastic jobs are priced over it."""
-    worker_mtbf_s: float = 50_700.0 * 3600
+    worker_mtbf_s: LongSeconds = 50_700.0 * 3600
     """Mean time between failures of one worker (Llama 3, 2024: 419 interruptions in 54 days on 16,384 GPUs)."""
-    regroup_s: float = 0.25
+    regroup_s: Delay = 0.25
     """What a change of an elastic job's workers costs it, until it has shown its own ..."""
-    start_s: float = 5.0
+    start_s: Delay = 5.0
     """... and how long a worker more takes to join; the others train on meanwhile."""
-    replan_s: float = 5.0
+    replan_s: Seconds = 5.0
     """A slow-down that was found to be cheapest left alone is weighed again after so long."""
-    expires_s: float = 600.0
+    expires_s: Seconds = 600.0
     """How long a plan is valid."""

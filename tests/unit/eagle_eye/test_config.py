@@ -26,6 +26,12 @@ def test_the_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
         ("[stream]\npartitions = 0", "stream.partitions"),
         ("[server]\nlisten = '7467'", "server.listen"),
         ("[server]\naddresses = 'one:7467, two'", "server.addresses"),
+        ("[server]\nlisten = '127.0.0.1:99999'", "the highest port is 65535"),
+        ("[server]\nhttp = '127.0.0.1:99999'", "the highest port is 65535"),
+        ("[server]\naddresses = 'a:7467,b:99999'", "server.addresses is 'b:99999'"),
+        ("[server]\nlease_s = nan", "server.lease_s is nan"),
+        ("[server]\nlease_s = 1e8", "server.lease_s is 100000000.0: Expected `float` <= 604800.0"),
+        ("[stall]\npatience_s = -1.0", "stall.patience_s is -1.0: Expected `float` > 0"),
         ("nonsense = = 1", "TOML"),
     ],
 )

@@ -102,10 +102,10 @@ def test_the_tables_of_the_chapters_may_be_added_to_what_init_prints(cli: Cli) -
 @pytest.mark.parametrize(
     ("text", "named", "remedy"),
     [
-        ("[server]\nlease_s = 'long'", "$.server.lease_s", "config init"),
+        ("[server]\nlease_s = 'long'", "server.lease_s is 'long'", "config init"),
         ("[server]\nlistn = '127.0.0.1:1'", "`listn`", "config init"),
-        ("[stream]\npartitions = 0", "stream.partitions is 0", "above zero"),
-        ("[stall]\npatience_s = 0", "stall.patience_s is 0", "above zero"),
+        ("[stream]\npartitions = 0", "stream.partitions is 0", "Expected `int` >= 1"),
+        ("[stall]\npatience_s = 0", "stall.patience_s is 0", "Expected `float` > 0"),
         ("[detectors.stall]\nlate_tick = 1", "[detectors.stall]", "it accepts: data_patience_s"),
         ("[detectors.stall]\ndata_patience_s = 'long'", "option 'data_patience_s'", "it accepts float, e.g. 10.0"),
         ("[detectors.nonsense]\n", "no plugin 'nonsense'", 'your own is named "pkg.mod:Name"'),

@@ -165,6 +165,7 @@ def no_start() -> dict:
     [
         (b"", "no JSON"),
         (b"\xff\xfe", "no JSON"),
+        (b'{"version": "\xff\xfe"}', "no JSON"),
         (b'{"version": "4", "x": ' + b"[" * 5000, "no JSON"),
         ([], "Expected `object`"),
         ({}, "missing required field `version`"),

@@ -120,6 +120,7 @@ NOBODY = [
     ({"who": "operator", "headers": {"Sec-Fetch-Site": "same-site"}}, 403, "another site"),
     ({"who": "operator", "headers": {"Origin": "https://evil.example"}}, 403, "another site"),
     ({"who": "operator", "headers": {"Origin": "null"}}, 403, "another site"),
+    ({"who": "operator", "headers": {"Origin": "http://[::1"}}, 403, "another site"),
     ({"who": "operator", "digest": "another"}, 409, "of another plan"),
     ({"who": "operator", "decision": "maybe"}, 400, "has no decision"),
     ({"who": "operator", "note": "x" * 10_000}, 413, "no form of this page"),

@@ -256,6 +256,58 @@ def test_another_cause_in_the_storm_is_told_at_once(room):
     assert "node-x" in room.notifications()[-1].news
 
 
+def test_what_gets_worse_in_the_storm_is_told_at_once_to_who_hears_of_that_severity(room):
+    storm(room, 40, severity=Severity.SEV3)
+    before = len(room.said())
+    room.revise(room.incidents["s30"], severity=Severity.SEV1)
+    room.look(1)
+    assert len(room.said()) == before + 1
+    told = room.notifications()[-1]
+    assert (told.id.startswith("storm-"), told.severity) == (True, Severity.SEV1)
+    assert told.news == "slow node: node-30 (tenant/gpt/run1): now SEV1"
+    assert told.causes == {"slow node": 35}
+
+
+def test_what_fails_in_the_storm_is_told_within_ten_seconds(room):
+    storm(room, 40)
+    before = len(room.said())
+    room.move(room.incidents["s30"], IncidentState.FAILED)
+    room.look(11)
+    assert len(room.said()) == before + 1
+    assert room.notifications()[-1].news == "slow node: node-30 (tenant/gpt/run1): it could not be healed"
+
+
+def test_an_incident_of_the_storm_that_is_something_else_is_counted_as_that(room):
+    storm(room, 40)
+    room.revise(room.incidents["s30"], cause="worker hang")
+    room.look(1)
+    told = room.notifications()[-1]
+    assert told.causes == {"slow node": 34, "worker hang": 1}
+    assert told.news == "worker hang: node-30 (tenant/gpt/run1): it was called slow node"
+
+
+def test_hundreds_that_get_worse_one_after_the_other_are_a_handful_of_notifications(room):
+    storm(room, 100, severity=Severity.SEV3)
+    before = len(room.said())
+    for number in range(10, 90):
+        room.revise(room.incidents[f"s{number}"], severity=Severity.SEV2)
+        room.look()
+        room.clock.advance(0.25)
+    room.look(15)
+    assert before < len(room.said()) <= before + 4
+
+
+def test_twin_what_heals_or_is_revised_without_news_in_the_storm_is_not_told_of_again(room):
+    storm(room, 40)
+    room.look(90)
+    before = len(room.said())
+    room.move(room.incidents["s30"], IncidentState.CONTAINED)
+    room.revise(room.incidents["s31"], bill_gpu_hours=1.0)
+    room.move(room.incidents["s32"], IncidentState.HEALED, **ENDED)
+    room.look(90)
+    assert len(room.said()) == before
+
+
 def test_a_plan_that_waits_leaves_the_storm(room):
     storm(room, 50)
     room.ask(room.incidents["s40"])
