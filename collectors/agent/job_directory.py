@@ -1,17 +1,20 @@
 """Job files: the jobs of this node, as registered by their launchers, one file per run in `<run-dir>/jobs`."""
 
 import logging
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from collectors.worker.procfs import alive
+from eagle_eye.regular_file import read_regular
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
+LARGEST = 1 << 20
+"""Bytes of a job file; one of a node with 1,000 workers has a quarter of that."""
 
 
 class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,21 +91,21 @@ class JobDirectory:
 
     def _versions(self) -> Iterator[tuple[str, FileVersion]]:
         try:
-            with os.scandir(self.path) as entries:
-                for entry in entries:
-                    if entry.name.endswith(".json"):
-                        status = entry.stat()
-                        yield entry.name, (status.st_ino, status.st_size, status.st_mtime_ns)
-        except FileNotFoundError:  # no launcher has run here yet, or a file was removed meanwhile
+            files = [path for path in self.path.iterdir() if path.suffix == ".json"]
+        except FileNotFoundError:  # no launcher has run here yet
             return
+        for path in files:
+            with suppress(OSError):  # it was removed meanwhile, or leads nowhere: the others count all the same
+                status = path.stat()
+                yield path.name, (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _read(self, name: str) -> LocalJob | None:
         """Content of a job file; None, with one warning, if it cannot be read."""
         try:
-            job = msgspec.json.decode((self.path / name).read_bytes(), type=LocalJob)
+            job = msgspec.json.decode(read_regular(self.path / name, LARGEST), type=LocalJob)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             log.warning("job file %s is ignored: %s", self.path / name, error)
             return None
         if job.version != VERSION:

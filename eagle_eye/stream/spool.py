@@ -96,6 +96,8 @@ class SpooledWriter:
         self._thread = threading.Thread(target=self._run, name=f"spool-{name}", daemon=True)
         if self._file.cut:
             self._tell("spool.torn", f"{self._file.path}: a torn tail of {self._file.cut} bytes was cut off")
+        if self._file.damaged:
+            self._tell("spool.torn", f"{self._file.path}: {self._file.damaged} bytes are damaged and were passed over; check its disk")
         self._thread.start()
 
     # --- the caller's side: returns at once, never raises -------------------------------------------------------

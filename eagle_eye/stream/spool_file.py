@@ -1,11 +1,12 @@
 """Records that wait on disk while the stream is away: one append-only file per writer.
 
-    header   8 bytes magic, 8 bytes: where the oldest record that still waits begins (little endian)
-    frame    length, CRC-32 of the rest, time, lengths of topic and key | topic | key | value
+    header   8 bytes magic, 8 bytes: where the oldest record that still waits begins, 4 bytes CRC-32 of both (little endian)
+    frame    mark, length, CRC-32 of the rest, time, lengths of topic and key | topic | key | value
 
 What was written survives kill -9 of the writer. A frame that was being written then is cut off when
-the file is opened again. After the position only whole frames count; at least once is promised, no more:
-a kill between an append to the stream and the new position repeats that one batch.
+the file is opened again. A frame that the disk gives back wrong is passed over: the next whole one begins with
+the mark again. At least once is promised, no more: a kill between an append to the stream and the new position
+repeats that one batch.
 """
 
 import fcntl
@@ -17,11 +18,15 @@ from typing import NamedTuple
 
 from eagle_eye.errors import StreamError
 
-_MAGIC = b"EESPOOL1"
-_HEADER = struct.Struct("<8sQ")
-_FRAME = struct.Struct("<II")
+_MAGIC = b"EESPOOL2"
+_POSITION = struct.Struct("<8sQ")
+_HEADER = struct.Struct("<8sQI")
+_MARK = b"\xeeREC"
+_FRAME = struct.Struct("<4sII")
 _BODY = struct.Struct("<dHI")
 _LARGEST_FRAME = 32 << 20
+_SEARCHED = 1 << 20
+"""Bytes that are searched for a mark at once."""
 
 
 class SpooledRecord(NamedTuple):
@@ -50,10 +55,12 @@ class SpoolFile:
             raise StreamError(f"another process spools into {path}: give each agent and launcher its own") from error
         self.cut = 0
         """Bytes of a torn tail that were cut off when the file was opened."""
+        self.damaged = 0
+        """Bytes before it that no whole frame holds."""
         self.count = 0
         """Records that wait."""
         self.lost = 0
-        """Records behind a frame that a damaged disk gave back wrong: they cannot be found again."""
+        """Records that were there when the file was opened, and that a damaged disk gave back wrong since."""
         self.oldest: float | None = None
         """Time of the first one that waits."""
         self._begin = self._end = _HEADER.size
@@ -69,7 +76,7 @@ class SpoolFile:
         data = b"".join(_framed(record) for record in records)
         try:
             if self._end == _HEADER.size:
-                self._write(_HEADER.pack(_MAGIC, _HEADER.size), 0)
+                self._write(_header(_HEADER.size), 0)
             self._write(data, self._end)
         except OSError:
             os.ftruncate(self._descriptor, self._end)
@@ -84,11 +91,11 @@ class SpoolFile:
         found: list[SpooledRecord] = []
         position, stop = self._begin, self._begin + limit
         while len(found) < records and position < self._end and (not found or position < stop):
-            frame = self._frame(position, self._end)
+            frame = self._next(position, self._end)
             if frame is None:
                 self._cut(position)
                 break
-            record, position = frame
+            record, _, position = frame
             found.append(record)
         return found, position
 
@@ -101,8 +108,8 @@ class SpoolFile:
             os.ftruncate(self._descriptor, _HEADER.size)
         else:
             self._begin = position
-        self._write(_HEADER.pack(_MAGIC, self._begin), 0)
-        following = self._frame(self._begin, self._end)
+        self._write(_header(self._begin), 0)
+        following = self._next(self._begin, self._end)
         self.oldest = following[0].time if following else None
 
     def close(self) -> None:
@@ -122,12 +129,14 @@ class SpoolFile:
         header = os.pread(self._descriptor, _HEADER.size, 0)
         begin = _HEADER.size
         if len(header) == _HEADER.size:
-            magic, begin = _HEADER.unpack(header)
-            if magic != _MAGIC or not _HEADER.size <= begin <= size:
-                begin = _HEADER.size
+            _, told, _ = _HEADER.unpack(header)
+            if header == _header(told) and _HEADER.size <= told <= size:
+                begin = told
         self._begin = self._end = position = begin
-        while (frame := self._frame(position, size)) is not None:
-            record, position = frame
+        while (frame := self._next(position, size)) is not None:
+            record, found, after = frame
+            self.damaged += found - position
+            position = after
             self.count += 1
             self.oldest = record.time if self.oldest is None else self.oldest
         self._end = position
@@ -139,14 +148,33 @@ class SpoolFile:
         self._end = position
         os.ftruncate(self._descriptor, position)
 
+    def _next(self, position: int, end: int) -> tuple[SpooledRecord, int, int] | None:
+        """The first whole record from a position on, where it begins and the position after it; None if there is none."""
+        while position < end:
+            frame = self._frame(position, end)
+            if frame is not None:
+                return frame[0], position, frame[1]
+            position = self._mark_after(position, end)
+        return None
+
+    def _mark_after(self, position: int, end: int) -> int:
+        """Where the next mark is; the end if there is none."""
+        position += 1
+        while position < end:
+            part = os.pread(self._descriptor, min(_SEARCHED + len(_MARK), end - position), position)
+            if (found := part.find(_MARK)) >= 0:
+                return position + found
+            position += _SEARCHED
+        return end
+
     def _frame(self, position: int, end: int) -> tuple[SpooledRecord, int] | None:
         """The record at a position and the position after it; None if there is no whole one."""
         head = os.pread(self._descriptor, _FRAME.size, position)
         if len(head) < _FRAME.size:
             return None
-        length, checksum = _FRAME.unpack(head)
+        mark, length, checksum = _FRAME.unpack(head)
         after = position + _FRAME.size + length
-        if not _BODY.size <= length <= _LARGEST_FRAME or after > end:
+        if mark != _MARK or not _BODY.size <= length <= _LARGEST_FRAME or after > end:
             return None
         body = os.pread(self._descriptor, length, position + _FRAME.size)
         if zlib.crc32(body) != checksum:
@@ -158,10 +186,14 @@ class SpoolFile:
         ), after
 
 
+def _header(begin: int) -> bytes:
+    return _HEADER.pack(_MAGIC, begin, zlib.crc32(_POSITION.pack(_MAGIC, begin)))
+
+
 def _framed(record: SpooledRecord) -> bytes:
     topic, key = record.topic.encode(), record.key.encode()
     body = _BODY.pack(record.time, len(topic), len(key)) + topic + key + record.value
-    return _FRAME.pack(len(body), zlib.crc32(body)) + body
+    return _FRAME.pack(_MARK, len(body), zlib.crc32(body)) + body
 
 
 def size_of(record: SpooledRecord) -> int:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eagle_eye.errors import RingError
+from eagle_eye.regular_file import open_regular
 
 from .messages import PHASES
 
@@ -226,7 +227,7 @@ class RingReader:
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Open a ring. Raises RingError for a missing, foreign or truncated file and for another version."""
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = open_regular(path)
         except OSError as error:
             raise RingError(f"ring {os.fspath(path)}: {error.strerror}") from error
         try:
@@ -323,6 +324,8 @@ class RingReader:
             return None
         row = body.unpack_from(data, 16)[5:]
         names = self._names if width <= len(self._names) else self._read_names()
+        if width > len(names):
+            return None  # the file was written to by somebody else
         values = {names[column]: row[column] for column in range(width) if mask >> column & 1}
         return StepRecord(number, epoch, self._wall(end), values)
 

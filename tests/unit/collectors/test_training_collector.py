@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collectors.agent.job_directory import LARGEST
 from collectors.training import TrainingCollector
 from collectors.worker.watched_worker import NAMES
 from eagle_eye.clock import FakeClock
@@ -155,7 +156,7 @@ def test_an_elastic_worker_is_read_on_in_the_next_epoch_and_no_step_comes_twice(
     assert [each for each in found if isinstance(each, Reading)][-1].matrix[0, NAMES.index("step")] == 2
 
 
-@pytest.mark.parametrize("spoil", ["version", "foreign", "short"])
+@pytest.mark.parametrize("spoil", ["version", "foreign", "short", "fifo", "directory"])
 def test_a_ring_that_cannot_be_read_is_told_once_and_the_others_go_on(
     collector: TrainingCollector, tmp_path: Path, clock: FakeClock, spoil: str
 ) -> None:
@@ -167,7 +168,13 @@ def test_a_ring_that_cannot_be_read_is_told_once_and_the_others_go_on(
         data[:8] = b"STRANGER"
     else:
         del data[5000:]
-    bad.path.write_bytes(data)
+    bad.path.unlink()
+    if spoil == "fifo":
+        os.mkfifo(bad.path)
+    elif spoil == "directory":
+        bad.path.mkdir()
+    else:
+        bad.path.write_bytes(data)
     good.begin(3)
     write_listing(tmp_path, bad, good)
     found = collector.collect() + watch(collector, clock, 3.0)
@@ -207,6 +214,11 @@ def test_a_listing_that_is_torn_or_newer_is_passed_over(
     write_listing(tmp_path, Trainer(tmp_path, 0, clock))
     (tmp_path / "jobs" / "torn.json").write_text('{"version": 1, "job":')
     (tmp_path / "jobs" / "newer.json").write_text('{"version": 2, "job": "a/b/c", "run": "c"}')
+    (tmp_path / "jobs" / "text.json").write_bytes(b'{"version": 1, "job": "\xff"}')
+    (tmp_path / "jobs" / "deep.json").write_bytes(b'{"version": 1, "job": "a/b/c", "run": "c", "x": ' + b"[" * 100_000)
+    (tmp_path / "jobs" / "large.json").write_bytes(b" " * (LARGEST + 1))
+    (tmp_path / "jobs" / "nowhere.json").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "jobs" / "fifo.json")
     assert list(reading_of(collector.collect())) == ["r1/n1/0"]
 
 

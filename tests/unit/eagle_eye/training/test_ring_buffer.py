@@ -1,9 +1,11 @@
 import math
 import os
+import random
 import struct
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,23 @@ def test_a_ring_outlives_the_sigkill_of_its_writer(path: Path) -> None:
     with RingReader.open(path) as reader:
         assert not reader.alive()
         assert reader.steps(-1)[-1].number == 999
+
+
+def test_whatever_somebody_wrote_into_a_ring_is_read_or_refused(path: Path) -> None:
+    writer = RingWriter.create(path, epoch=3, worker="run/a/0")
+    for number in range(600):
+        append(writer, number, loss=1.0, own=3.0)
+    writer.write_error({"type": "ValueError", "message": "negative length"})
+    whole, chance = path.read_bytes(), random.Random(1)
+    words = (0, 1, -1, 57, 58, 512, 2**31, 2**62, 2**63 - 1, -(2**63))
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 2, 5])):
+            at = chance.choice([0, 512, 4096, 8192, 16384]) + 8 * chance.randrange(12)
+            struct.pack_into("<q", data, at, chance.choice(words))
+        path.write_bytes(data)
+        with suppress(RingError), RingReader.open(path) as reader:
+            reader.now()
+            assert len(reader.steps(-1)) <= ring_buffer.SLOTS
+            assert reader.error() in (None, {"type": "ValueError", "message": "negative length"})
+            assert len(reader.header.names) <= ring_buffer.WIDTH

@@ -1,0 +1,24 @@
+"""Reads files that another user may have put there: a FIFO, a device or a file without end must not stop the reader."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read from; never waits. Raises OSError, also for what is no regular file."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    return file
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a file of at most so many bytes. Raises OSError, EFBIG for a larger one."""
+    with open(open_regular(path), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
+    return data
