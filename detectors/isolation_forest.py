@@ -6,6 +6,7 @@ unusual, 0.5 and less is ordinary. scikit-learn grows the trees (`IsolationFores
 travel as plain arrays in msgpack, and scoring is numpy over all nodes and trees at once.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from eagle_eye.ranges import Count, Share
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
 
 from .features.active_claims import ActiveClaims
+
+log = logging.getLogger(__name__)
 
 NAME = "isolation_forest"
 """Name of the baseline."""
@@ -110,8 +113,8 @@ class IsolationForest:
         if baseline is None:
             return
         self._use(baseline)
-        assert self._forest is not None
-        assert self._trees is not None
+        if self._forest is None or self._trees is None:
+            return
         nodes, names, matrix = features(frame)
         if not nodes or not names:
             return
@@ -130,10 +133,13 @@ class IsolationForest:
     def _use(self, baseline: Baseline) -> None:
         if baseline.digest == self._digest:
             return
-        self._forest = msgspec.msgpack.decode(baseline.data, type=Forest)
-        self._trees = _arrays(self._forest)
-        self._digest = baseline.digest
-        self._above = {}
+        self._digest, self._above = baseline.digest, {}
+        try:
+            self._forest = msgspec.msgpack.decode(baseline.data, type=Forest)
+            self._trees = _arrays(self._forest)
+        except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+            self._forest = self._trees = None
+            log.warning("baseline %s of %s cannot be used, the detector is silent until the next one: %s", baseline.digest, baseline.job, error)
 
     def _high(self, node: str, score: float, bar: float, sample: Doubles, frame: Frame) -> Iterator[Claim]:
         count = self._above[node] = self._above.get(node, 0) + 1
@@ -168,12 +174,21 @@ def _aligned(forest: Forest, names: tuple[str, ...], matrix: Floats) -> tuple[Do
 
 
 def _arrays(forest: Forest) -> _Trees:
-    return _Trees(
+    """Raises ValueError where a tree leads nowhere, as no learner of ours grows it."""
+    trees = _Trees(
         feature=np.array(forest.feature, dtype=np.int64),
         threshold=np.array(forest.threshold),
         children=np.array([forest.left, forest.right], dtype=np.int64),
         path=np.array(forest.path),
     )
+    shape, names = trees.feature.shape, len(forest.names)
+    if len(shape) != 2 or not all(shape) or {trees.threshold.shape, trees.path.shape, *(side.shape for side in trees.children)} != {shape}:
+        raise ValueError("its trees have unequal sizes")
+    if not {len(forest.median), len(forest.spread)} == {names} or not 0 <= trees.feature.min() <= trees.feature.max() < names:
+        raise ValueError("its trees ask for metrics that it does not name")
+    if not 0 <= trees.children.min() <= trees.children.max() < shape[1] or not 0 <= forest.depth <= shape[1] or not forest.expected > 0:
+        raise ValueError("its trees lead nowhere")
+    return trees
 
 
 def scores_of(forest: Forest, trees: _Trees, samples: Doubles) -> Doubles:

@@ -10,7 +10,6 @@ wire is evaluated or unpickled; what is no record of ours raises WireError, nami
 True
 """
 
-import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from .types import (
     Record,
     SchemaRecord,
     StepReading,
+    Time,
     digest_of,
 )
 
@@ -59,6 +59,9 @@ _DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun 
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH_PREFIX = _PREFIX.pack(MAGIC, SCHEMA, _BATCH)
 """Of nearly all records."""
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no record."""
 
 SCHEMAS_KEPT = 16_384
 """The oldest schema is forgotten beyond so many: a node that invents names cannot fill the memory."""
@@ -103,10 +106,10 @@ class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
     incarnation: str
     job: str
     number: _Count
-    time: float
+    time: Time
     shape: bytes
     """msgpack of its BlockShapes: compared as bytes, decoded once."""
-    times: tuple[float, ...]
+    times: tuple[Time, ...]
     """Of the readings, in order."""
     rows: tuple[_Count, ...]
     """How many steps each step block has, in order."""
@@ -211,7 +214,7 @@ class RecordReader:
             if code == _BATCH:
                 return self._seal(payload)
             record: Sealed = _DECODERS[code].decode(memoryview(payload)[_PREFIX.size :])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise WireError(f"the body of a record of kind {code} cannot be read: {error}") from error
         return record
 
@@ -300,8 +303,6 @@ def _kind_of(payload: bytes) -> int:
 
 def _check(header: BatchHeader, shape: Shape, length: int) -> None:
     """Raises WireError unless times, row counts and the body's length are those that the shape asks for."""
-    if not math.isfinite(header.time):
-        raise WireError(f"a batch of node {header.node!r} has the time {header.time}")
     if len(header.times) != len(shape.readings) or len(header.rows) != len(shape.steps):
         raise WireError(
             f"a batch has {len(shape.readings)} readings and {len(shape.steps)} step blocks, "

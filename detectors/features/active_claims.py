@@ -1,9 +1,10 @@
 """The claims that a detector has open, so that it yields changes only: a new claim, a revision, a withdrawal."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from eagle_eye.types import Claim, Entity, Event, Evidence
+from eagle_eye.types import LARGEST, Claim, Entity, Event, Evidence
 
 
 @dataclass(slots=True)
@@ -66,16 +67,18 @@ def epoch_over(event: Event) -> int:
 
 
 def integer_attribute(event: Event, name: str) -> int:
-    """An attribute of an event as an integer; -1 if it is missing or not an integer."""
+    """An attribute of an event as an integer; -1 if it is missing, not an integer, or larger than any count."""
     try:
-        return int(event.attributes.get(name, ""))
+        number = int(event.attributes.get(name, ""))
     except ValueError:
         return -1
+    return number if abs(number) <= LARGEST else -1
 
 
 def float_attribute(event: Event, name: str) -> float:
-    """An attribute of an event as a float; 0.0 if it is missing or not a number."""
+    """An attribute of an event as a float; 0.0 if it is missing or not a finite number."""
     try:
-        return float(event.attributes.get(name, ""))
+        number = float(event.attributes.get(name, ""))
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0

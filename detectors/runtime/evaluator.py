@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from eagle_eye import wire
-from eagle_eye.errors import EagleEyeError
+from eagle_eye.errors import EagleEyeError, WireError
 from eagle_eye.frames import Frame, FrameBuilder
 from eagle_eye.protocols import Detector, Diagnoser
 from eagle_eye.topology import merged
 from eagle_eye.types import (
+    LARGEST,
     Baseline,
     ConfigChange,
     Event,
@@ -30,6 +31,10 @@ from eagle_eye.types import (
 from .detector_set import DetectorSet, Notify
 from .hot_window import HotWindow
 
+FIRST = LARGEST // 2
+"""The first mark that a reader sees may have any number up to here: there is room for more than anybody will write."""
+GENERATIONS, NUMBERS = 10**6, 10**9
+"""So far may the next be beyond it: a lease changes its owner more rarely, and a partition has a mark a second for 31 years."""
 RETIRE_TICKS = 900
 """A job without a record for so many ticks is dropped and its findings are withdrawn."""
 Prototypes = Sequence[tuple[str, Detector]]
@@ -99,15 +104,23 @@ class Evaluator:
         self._topology: Topology | None = None
 
     def take(self, record: wire.Sealed) -> Evaluation | None:
-        """Take the next record of the partition; returns an Evaluation for each valid mark, else None."""
+        """Take the next record of the partition; returns an Evaluation for each valid mark, else None.
+
+        Raises WireError for a record that cannot be used.
+        """
         if isinstance(record, Mark):
+            self._check(record)
             return self._take_mark(record)
         if isinstance(record, SchemaRecord):
             self.schemas.add(record)
         elif isinstance(record, ConfigChange):
             self._pending_config = record
         else:
-            self._feed(record)
+            try:
+                self._feed(record)
+            except Exception as error:  # boundary: what one record leads to must not end the detection on all others
+                _log.exception("a record cannot be used")
+                raise WireError(f"the record cannot be used: {type(error).__name__}: {error}") from error
         return None
 
     def open_findings(self) -> tuple[Finding, ...]:
@@ -161,6 +174,13 @@ class Evaluator:
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
+    def _check(self, mark: Mark) -> None:
+        """Raises WireError for a mark that no owner has written: after it none that one writes would count."""
+        first = not self.number
+        generation, number = (FIRST, FIRST) if first else (self.generation + GENERATIONS, self.number + NUMBERS)
+        if mark.generation > generation or mark.number > number:
+            raise WireError(f"mark {mark.number} of generation {mark.generation} is too far beyond mark {self.number} of generation {self.generation}")
+
     def _take_mark(self, mark: Mark) -> Evaluation | None:
         """None for a mark of an owner that has been superseded, or one that came twice."""
         if mark.generation < self.generation or mark.number <= self.number:
@@ -170,21 +190,34 @@ class Evaluator:
         if mark.mark == "tick":
             self._change_config()
             for job in list(self.jobs.values()):
-                self._tick(job, evaluation)
+                self._guarded(job, evaluation, self._tick)
         else:
-            for job in self.jobs.values():
-                if job.events:
-                    self._evaluate(job, job.builder.cut(mark), evaluation)
+            for job in [job for job in self.jobs.values() if job.events]:
+                self._guarded(job, evaluation, self._cut)
         if evaluation.findings and not self.muted:
             evaluation.incidents = self._diagnose(evaluation.findings)
         return evaluation
 
+    def _guarded(self, job: JobEvaluation, evaluation: Evaluation, evaluate: Callable[[JobEvaluation, Evaluation], None]) -> None:
+        try:
+            evaluate(job, evaluation)
+        except Exception as error:  # noqa: BLE001 -- boundary: what one job's records lead to must not end the detection on the others
+            _log.exception("the records of %s cannot be evaluated", job.name)
+            self._notify("job.failing", f"the records of {job.name} cannot be evaluated, its detection begins anew: {type(error).__name__}: {error}")
+            self._drop(job, evaluation, "its records could not be evaluated, detection begins anew")
+
+    def _drop(self, job: JobEvaluation, evaluation: Evaluation, why: str) -> None:
+        self.jobs.pop(job.name, None)
+        self._topology = None
+        evaluation.findings += job.detectors.findings.withdraw_all(why, evaluation.mark)
+
+    def _cut(self, job: JobEvaluation, evaluation: Evaluation) -> None:
+        self._evaluate(job, job.builder.cut(evaluation.mark), evaluation)
+
     def _tick(self, job: JobEvaluation, evaluation: Evaluation) -> None:
         job.idle_ticks += 1
         if job.idle_ticks > RETIRE_TICKS:
-            del self.jobs[job.name]
-            self._topology = None
-            evaluation.findings += job.detectors.findings.withdraw_all("nothing has come from this job for long", evaluation.mark)
+            self._drop(job, evaluation, "nothing has come from this job for long")
             return
         self._evaluate(job, job.window.add(job.builder.tick(evaluation.mark)), evaluation)
 

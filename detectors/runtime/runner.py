@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from eagle_eye import wire
 from eagle_eye.clock import Clock
+from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import StreamFull, StreamUnavailable, WireError
 from eagle_eye.frames import Frame
 from eagle_eye.job_snapshots import JobSnapshots
@@ -229,10 +228,10 @@ class Runner:
         self.counts.newest = message.time
         try:
             record = self._reader.read(message.value)
+            evaluation = self.evaluator.take(record)
         except WireError as error:
             self._dead_letter(message, str(error))
             return
-        evaluation = self.evaluator.take(record)
         if self._marks is not None:
             self._marks.observe(record)
         if isinstance(record, Mark):
@@ -251,9 +250,8 @@ class Runner:
         self.counts.dead_letters += 1
         if self.counts.dead_letters == 1:
             self._notify("record.unreadable", f"{message.key} at offset {message.offset}: {reason}")
-        dead_letter = {"reason": reason, "offset": message.offset, "partition": message.partition, "record": message.value}
         if self._marks is not None:
-            self._output.add(DEAD_LETTERS, message.key, msgspec.json.encode(dead_letter))
+            self._output.add(DEAD_LETTERS, *dead_letter(message, reason))
 
     # --- results ----------------------------------------------------------------------------------------------
 

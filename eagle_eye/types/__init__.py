@@ -6,6 +6,7 @@ since 1970 (UTC) unless a name says otherwise; names end with their unit (`_s`, 
 """
 
 from .entity import (
+    LARGEST,
     SCHEMA,
     Doubles,
     Entity,
@@ -13,6 +14,7 @@ from .entity import (
     Integers,
     Kind,
     Noun,
+    Time,
     digest_of,
 )
 from .findings import (
@@ -72,6 +74,7 @@ from .suppression import (
 )
 
 __all__ = [
+    "LARGEST",
     "SCHEMA",
     "SNAPSHOT_EVENTS",
     "Allow",
@@ -121,6 +124,7 @@ __all__ = [
     "StepReading",
     "Target",
     "Telemetry",
+    "Time",
     "Topology",
     "Transition",
     "Verdict",

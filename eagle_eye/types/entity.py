@@ -2,7 +2,7 @@
 
 import hashlib
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -10,6 +10,15 @@ from numpy.typing import NDArray
 
 SCHEMA = 1
 """Schema version of every noun; a reader accepts this version and the one before."""
+
+LARGEST = 2**53
+"""Beyond it a float does not tell two integers apart, and databases and numpy have no room for the next."""
+Number = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
+"""A step, an epoch, a generation, a count that goes on; -1: none. Checked where a record is read."""
+Time = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
+"""Seconds since 1970, for 3,000 years; neither NaN nor infinite."""
+Real = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+"""Neither NaN nor infinite."""
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from .entity import Entity, Noun
+from .entity import Entity, Noun, Number, Real, Time
 
 
 class Evidence(Noun, frozen=True, kw_only=True):
@@ -12,8 +12,8 @@ class Evidence(Noun, frozen=True, kw_only=True):
     event: str = ""
     """Id of an event, if the line comes from one."""
     metric: str = ""
-    value: float | None = None
-    threshold: float | None = None
+    value: Real | None = None
+    threshold: Real | None = None
     status: str = ""
     """Name of the error status (eagle_eye/error_statuses.py); '' if it has none."""
 
@@ -24,9 +24,9 @@ class Claim(Noun, frozen=True, kw_only=True):
     entity: Entity
     kind: str
     """e.g. worker.exited, node.lost, worker.stalled, loss.not_finite: docs/findings.md."""
-    score: float
+    score: Real
     """0 to 1: how sure the detector is."""
-    since: float
+    since: Time
     evidence: tuple[Evidence, ...]
     active: bool = True
     """False withdraws the finding."""
@@ -36,16 +36,16 @@ class Finding(Noun, frozen=True, kw_only=True):
     """A detector's claim, numbered. While it is open, a claim of the same detector, entity and kind is its next revision."""
 
     id: str
-    revision: int
+    revision: Number
     detector: str
     digest: str
     """Of the detector's name and configuration."""
     job: str
     entity: Entity
     kind: str
-    score: float
-    since: float
-    time: float
+    score: Real
+    since: Time
+    time: Time
     """Time of the mark that closed the frame."""
     evidence: tuple[Evidence, ...]
     active: bool
@@ -64,7 +64,7 @@ class Culprit(Noun, frozen=True, kw_only=True):
     """An entity that most likely caused an incident."""
 
     entity: Entity
-    confidence: float
+    confidence: Real
 
 
 class Rival(Noun, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class Incident(Noun, frozen=True, kw_only=True):
     """One fault and its consequences: cause, culprits, evidence; revised as findings come and go."""
 
     id: str
-    revision: int
+    revision: Number
     job: str
     cause: str
     """Name of a cause in detectors/diagnosis/causes.py: worker killed, node lost, python hang, ... or unknown."""
@@ -101,13 +101,13 @@ class Incident(Noun, frozen=True, kw_only=True):
     """Ids of its findings; in a storm of the first thousand."""
     evidence: tuple[Evidence, ...]
     rivals: tuple[Rival, ...] = ()
-    since: float
+    since: Time
     """Start of the fault according to the evidence."""
-    time: float
-    bill_gpu_hours: float = 0.0
+    time: Time
+    bill_gpu_hours: Real = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
-    more: dict[str, int] = {}
+    more: dict[str, Number] = {}
     """Kind → findings of a storm that are counted but not in `parts`."""
     parts: tuple[Finding, ...] = ()
     """Newest revisions of its findings, the causes first, at most 256: diagnosis keeps no state of its own."""
@@ -118,7 +118,7 @@ class Notice(Noun, frozen=True, kw_only=True):
 
     name: str
     """stream.away, stream.recovered, leader.elected, clock.skewed, ..."""
-    time: float
+    time: Time
     message: str
 
 
@@ -127,5 +127,5 @@ class IncidentNote(Noun, frozen=True, kw_only=True):
 
     incident: str
     person: str
-    time: float
+    time: Time
     text: str

@@ -1,23 +1,23 @@
 """Job snapshots: the small summary of a frame that the leader needs, sent from the detect role through the stream."""
 
-from .entity import Noun
+from .entity import Noun, Number, Real, Time
 from .observations import Event, Layout
 
 
 class SnapshotStep(Noun, frozen=True, kw_only=True):
     """A completed step of a job, summarised over its workers."""
 
-    number: int
-    epoch: int
-    end: float
+    number: Number
+    epoch: Number
+    end: Time
     """Time at which the last worker completed it."""
-    workers: int
+    workers: Number
     """Workers that took part."""
-    tokens: float | None = None
+    tokens: Real | None = None
     """Of all workers; None if the script does not log it."""
-    loss: float | None = None
+    loss: Real | None = None
     """Mean over the workers that logged one; None if none did."""
-    step_s: float | None = None
+    step_s: Real | None = None
     """Seconds of the slowest worker; None if not logged."""
     finite: bool = True
     """The loss is finite on every worker, or not logged."""
@@ -27,26 +27,26 @@ class JobSnapshot(Noun, frozen=True, kw_only=True):
     """Snapshot of one job at one mark. Identity: (job, generation, number); generation and number rise along the stream."""
 
     job: str
-    generation: int
+    generation: Number
     """Lease term of the partition's owner."""
-    number: int
+    number: Number
     """Of the mark."""
-    time: float
+    time: Time
     """Of the mark."""
     tick: bool
     """False: a cut, with events only."""
-    heard: float = 0.0
+    heard: Time = 0.0
     """Time of the oldest of the nodes' newest batches; 0 if a node has sent none. Ticks only."""
     steps: tuple[SnapshotStep, ...] = ()
     events: tuple[Event, ...] = ()
     """Events that the leader acts on: SNAPSHOT_EVENTS."""
     layout: Layout | None = None
     """The layout if it changed since the last snapshot of this owner; None: unchanged."""
-    entities: dict[str, int] = {}
+    entities: dict[str, Number] = {}
     """Kind → number of entities in the frame. Ticks only."""
-    behind_s: float = 0.0
+    behind_s: Real = 0.0
     """Age of the newest batch at the mark: the lag of telemetry in seconds. Ticks only."""
-    late: dict[str, float] = {}
+    late: dict[str, Real] = {}
     """Node of the layout → age in seconds of its newest batch at the mark, by the node's own clock (negative: that clock is
     ahead), where it exceeds LATE_S; since 1970 if the node never sent one. Ticks only."""
 

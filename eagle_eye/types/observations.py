@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from .entity import Doubles, Entity, Floats, Integers, Kind, Noun
+from .entity import Doubles, Entity, Floats, Integers, Kind, Noun, Number, Real, Time
 
 
 class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
@@ -10,21 +10,21 @@ class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
 
     worker: str
     node: str
-    rank: int
-    local_rank: int
+    rank: Number
+    local_rank: Number
     gpu: str = ""
     """UUID of its GPU; empty on a machine without."""
-    dp: int = 0
-    pp: int = 0
-    tp: int = 0
+    dp: Number = 0
+    pp: Number = 0
+    tp: Number = 0
 
 
 class Layout(Noun, frozen=True, kw_only=True):
     """Placement of all ranks of a job in one epoch; its coordinator writes one into the stream at each transition."""
 
     job: str
-    epoch: int
-    time: float
+    epoch: Number
+    time: Time
     coordinator: str
     """Node whose launcher coordinates this epoch."""
     launchers: dict[str, str]
@@ -35,13 +35,13 @@ class Layout(Noun, frozen=True, kw_only=True):
     reason: str = ""
     """Why this epoch was started: start, death, command, node lost, node returned, node released, join, stall, broken, rebalance, resize."""
     plan: str = ""
-    resume_step: int = -1
+    resume_step: Number = -1
     """Load the newest complete checkpoint at or before this step; -1: the newest of all."""
-    skipped: tuple[int, ...] = ()
+    skipped: tuple[Number, ...] = ()
     """Steps whose batch is drawn and skipped."""
-    restarts: int = 0
+    restarts: Number = 0
     """What the job has spent of its heal budget within the budget's window."""
-    restarts_by_kind: dict[str, int] = {}
+    restarts_by_kind: dict[str, Number] = {}
     """The same by kind of failure."""
     in_place: bool = False
     """Its elastic workers continue from the epoch before, without new processes."""
@@ -73,7 +73,7 @@ class Reading(Noun, frozen=True, kw_only=True, eq=False):
     """Metric names with their unit, e.g. `power_watts`."""
     matrix: Floats
     """entities × names; NaN where there is no reading."""
-    time: float
+    time: Time
 
 
 class StepReading(Noun, frozen=True, kw_only=True, eq=False):
@@ -117,8 +117,8 @@ class Batch(Noun, frozen=True, kw_only=True, eq=False):
     incarnation: str
     """Random id of the agent process; numbers start at 0 with each."""
     job: str
-    number: int
-    time: float
+    number: Number
+    time: Time
     blocks: tuple[Block, ...]
 
 
@@ -129,11 +129,11 @@ class Event(Noun, frozen=True, kw_only=True):
     """exit, exception, stall, session.opened, session.lost, peer.lost, epoch.started, epoch.failed, xid, gpu.lost, ... : docs/wire.md."""
     job: str
     entity: Entity
-    time: float
+    time: Time
     node: str
     """Node of the process that wrote it."""
     incarnation: str
-    number: int
+    number: Number
     message: str = ""
     attributes: dict[str, str] = {}
 
@@ -149,7 +149,7 @@ class Baseline(Noun, frozen=True, kw_only=True):
     """Name of the detector that reads it."""
     job: str
     digest: str
-    fitted: float
+    fitted: Time
     data: bytes
 
 
@@ -169,9 +169,9 @@ class Mark(Noun, frozen=True, kw_only=True):
     """
 
     mark: Literal["tick", "cut"]
-    generation: int
-    number: int
-    time: float
+    generation: Number
+    number: Number
+    time: Time
 
 
 Record = Batch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark
@@ -181,8 +181,8 @@ Record = Batch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark
 class Step(Noun, frozen=True, kw_only=True, eq=False):
     """One step of a job, emitted when all workers have reported it, or three ticks after the first one did."""
 
-    number: int
-    epoch: int
+    number: Number
+    epoch: Number
     workers: tuple[str, ...]
     end: float
     """Time at which the last worker completed it."""
@@ -209,7 +209,7 @@ class Telemetry(Noun, frozen=True, kw_only=True):
     """Freshness and clock of one node's telemetry; guards refuse to act on stale data."""
 
     node: str
-    heard: float = 0.0
+    heard: Time = 0.0
     """Time at which its newest batch arrived, by the server's clock; 0: none has."""
-    skew_s: float = 0.0
+    skew_s: Real = 0.0
     """Time of that batch by the node's own clock, minus `heard`; one or two seconds are the latency of a batch."""

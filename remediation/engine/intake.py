@@ -12,17 +12,20 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from eagle_eye.clock import Clock
+from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import StreamError
 from eagle_eye.ledger import IncidentRecord
-from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Finding, Incident, JobSnapshot
+from eagle_eye.wire import UNREADABLE
 
 GROUP = "eagle-eye.leader"
 TOPICS = (JOB_SNAPSHOTS, INCIDENTS, FINDINGS)
@@ -149,9 +152,11 @@ class Intake:
         offset = max(offset_before(self._stream, JOB_SNAPSHOTS, partition, end, RECALLED_S), end - RECALLED_MOST)
         while offset < end:
             messages = self._stream.read(JOB_SNAPSHOTS, partition, offset, min(READ_LIMIT, end - offset))
-            for snapshot in _decoded([message for message in messages if message.offset < end], _SNAPSHOT):
-                if self._is_next(snapshot):
-                    self._engine.replay_snapshot(snapshot)
+            for message in messages:
+                with suppress(*UNREADABLE):  # it was told of when it came
+                    snapshot = _SNAPSHOT.decode(message.value)
+                    if message.offset < end and self._is_next(snapshot):
+                        self._engine.replay_snapshot(snapshot)
             if not messages:
                 break
             offset = messages[-1].offset + 1
@@ -167,13 +172,23 @@ class Intake:
         return messages
 
     def _hand_over(self, read: dict[str, list[Message]]) -> None:
-        if findings := list(_decoded(read[FINDINGS], _FINDING)):
+        if findings := list(self._decoded(read[FINDINGS], _FINDING)):
             self._ledger.save_findings(findings)
-        if incidents := [incident for incident in _decoded(read[INCIDENTS], _INCIDENT) if self._is_news(incident)]:
+        if incidents := [incident for incident in self._decoded(read[INCIDENTS], _INCIDENT) if self._is_news(incident)]:
             self._engine.receive_incidents(incidents)
-        for snapshot in _decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
+        for snapshot in self._decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
             if self._is_next(snapshot):
                 self._engine.receive_snapshot(snapshot)
+
+    def _decoded(self, messages: Sequence[Message], decoder: msgspec.json.Decoder[_Noun]) -> Iterator[_Noun]:
+        """Without what cannot be read, a newer version's or not ours: that is kept aside."""
+        for message in messages:
+            try:
+                yield decoder.decode(message.value)
+            except UNREADABLE as error:
+                _log.warning("%s/%d at offset %d cannot be read and is passed over: %s", message.topic, message.partition, message.offset, error)
+                with suppress(StreamError):  # it is told all the same
+                    self._stream.append(DEAD_LETTERS, [dead_letter(message, str(error))])
 
     def _is_news(self, incident: Incident) -> bool:
         known = self._revisions.get(incident.id)
@@ -200,12 +215,3 @@ class Intake:
         if not self._away:
             _log.warning("the stream is away: nothing new is decided meanwhile: %s", reason)
         self._away = True
-
-
-def _decoded(messages: Sequence[Message], decoder: msgspec.json.Decoder[_Noun]) -> Iterator[_Noun]:
-    """Without what cannot be read: a newer version's, or not ours."""
-    for message in messages:
-        try:
-            yield decoder.decode(message.value)
-        except msgspec.MsgspecError as error:
-            _log.warning("%s/%d at offset %d cannot be read and is passed over: %s", message.topic, message.partition, message.offset, error)

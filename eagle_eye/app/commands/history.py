@@ -1,28 +1,31 @@
-"""`eagle-eye history metrics | entities | export`."""
+"""`eagle-eye history metrics | entities | export | bad-records`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from eagle_eye.app import options
-from eagle_eye.app.printing import TableColumn, print_table
+from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 
 
-@click.group(short_help="list and export metrics")
+@click.group(short_help="list and export metrics, and records that could not be read")
 def command() -> None:
-    """List and export metrics from the history.
+    """List and export metrics from the history, and records that could not be read.
 
     \b
     Examples:
       eagle-eye history metrics
       eagle-eye history export power_watts --of gpu --last 1h --every 10s -o power.csv
+      eagle-eye history bad-records
     """
 
 
@@ -110,6 +113,44 @@ def export(
         console.print(f"{table.num_rows:,} rows in {output}")
     if not table.num_rows:
         console.print(f"no sample matches in that time: `eagle-eye history entities {of}` lists the entities that have samples", soft_wrap=True)
+
+
+@command.command("bad-records", short_help="list records that could not be read")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write them to a file, one JSON object a line; the bytes are base64.")
+@options.wide
+@options.deployment
+def bad_records(config: Config, output: Path | None, wide: bool) -> None:
+    """List the records that could not be read: where they lay in the stream, and why they were passed over.
+
+    They are kept as long as the stream keeps records ([stream] retention_s). One comes from a program of another version, or
+    from somebody who should not be able to write there.
+
+    \b
+    Examples:
+      eagle-eye history bad-records
+      eagle-eye history bad-records -o bad-records.jsonl
+    """
+    from eagle_eye.dead_letters import dead_letters
+    from eagle_eye.stream.factory import open_stream
+
+    with closing(open_stream(config, SystemClock())) as stream:
+        kept = list(dead_letters(stream))
+    if output is not None:
+        _write_lines(output, [msgspec.json.encode({"time": each.time, "key": each.key, **msgspec.structs.asdict(each.letter)}) for each in kept])
+        click.echo(f"{len(kept):,} records in {output}")
+    elif not kept:
+        click.echo("every record could be read")
+    else:
+        rows = [(local_time(time), key, f"{letter.topic}/{letter.partition}", str(letter.offset), letter.reason) for time, key, letter in kept]
+        columns = (TableColumn("time", brief=brief_time), TableColumn("key", name=True), TableColumn("topic", drop=1), TableColumn("offset"), TableColumn("why", prose=True))
+        print_table(Console(), columns, rows, wide=wide)
+
+
+def _write_lines(path: Path, lines: Sequence[bytes]) -> None:
+    try:
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _history(config: Config) -> Any:

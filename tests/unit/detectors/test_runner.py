@@ -17,6 +17,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, RUNNER_GROUP
 from eagle_eye.stream.memory import MemoryStream
 from eagle_eye.types import (
+    LARGEST,
     Baseline,
     Claim,
     ConfigChange,
@@ -228,6 +229,40 @@ def test_what_cannot_be_read_goes_to_the_dead_letters(world: World) -> None:
     assert ["begins with" in letters[0]["reason"], "schema version" in letters[1]["reason"]] == [True, True]
     assert runner.counts.dead_letters == 2
     assert len(world.incidents) == 1
+
+
+@pytest.mark.parametrize("absurd", [2**40, LARGEST, 2**62, 2**63 - 1, 2**64 - 1, -(2**63)])
+@pytest.mark.parametrize("field", ["number", "generation"])
+def test_a_mark_that_no_owner_has_written_is_kept_aside_and_detection_goes_on(world: World, field: str, absurd: int) -> None:
+    runner = world.runner(Exited(), generation=3)
+    world.second(runner)
+    forged = {"mark": "tick", "generation": 3, "number": 10, "time": 5.0, "noun": "mark", "schema": 1, field: absurd}
+    world.stream.append(OBSERVATIONS, [(JOB, b"EE\x01" + wire.MARK + msgspec.msgpack.encode(forged))])
+    ticks = len(world.frames)
+    world.second(runner)
+    world.exit()
+    world.second(runner)
+    assert len(world.frames) > ticks
+    assert [incident.cause for incident in world.incidents] == ["worker.exited"]
+    assert (runner.counts.dead_letters, runner.superseded) == (1, False)
+
+
+def test_a_job_whose_records_cannot_be_evaluated_begins_anew_and_the_others_go_on(world: World) -> None:
+    runner = world.runner(Exited())
+    world.batch(20.0, job="t/other/r")
+    world.second(runner)
+
+    def fails(_mark: Mark) -> Frame:
+        raise OverflowError("int too large to convert to float")
+
+    runner.evaluator.jobs["t/other/r"].builder.tick = fails  # type: ignore[method-assign]
+    before = len(world.frames)
+    world.second(runner)
+    assert {frame.job for frame in world.frames[before:]} == {JOB}
+    assert "job.failing" in world.notices
+    world.batch(20.0, job="t/other/r")
+    world.second(runner)
+    assert "t/other/r" in {frame.job for frame in world.frames[before:]}
 
 
 def test_while_the_stream_is_away_nothing_is_judged_and_no_tick_is_made_up(

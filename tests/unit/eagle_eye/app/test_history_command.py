@@ -1,7 +1,9 @@
 """`eagle-eye history`."""
 
+import base64
 import csv
 import io
+import json
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,9 +12,11 @@ from click.testing import CliRunner
 
 from eagle_eye import wire
 from eagle_eye.app.cli import main
+from eagle_eye.dead_letters import dead_letter
 from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
-from eagle_eye.stream import OBSERVATIONS, Message
+from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, Message
+from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Batch, Block, Kind, Reading
 
 T0 = 1_763_625_600.0
@@ -71,3 +75,21 @@ def test_what_cannot_be_answered_is_told_with_what_can(run, arguments, says) -> 
     assert result.exit_code != 0
     assert says in result.output
     assert "Traceback" not in result.output
+
+
+def test_records_that_could_not_be_read_are_listed_and_written_to_a_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(main, ["history", "bad-records", "--state-dir", "state", *arguments]).output
+
+    assert run() == "every record could be read\n"
+    with EmbeddedStream(tmp_path / "state/stream") as stream:
+        stream.append(DEAD_LETTERS, [dead_letter(Message(OBSERVATIONS, 0, 41, "t/j/r", b"\xffgarbage", T0), "a record of ours begins with b'EE'")])
+    listed = run("--wide")
+    assert "t/j/r" in listed
+    assert "eagle-eye.observations/0" in listed
+    assert "a record of ours begins with b'EE'" in listed
+    assert run("-o", "bad.jsonl") == "1 records in bad.jsonl\n"
+    [line] = (tmp_path / "bad.jsonl").read_text().splitlines()
+    assert base64.b64decode(json.loads(line)["record"]) == b"\xffgarbage"

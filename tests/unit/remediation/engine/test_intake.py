@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from eagle_eye.clock import FakeClock
+from eagle_eye.dead_letters import dead_letters
 from eagle_eye.errors import LedgerUnavailable
 from eagle_eye.ledger import Ledger
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS
@@ -184,8 +185,21 @@ def test_what_the_ledger_did_not_take_is_not_committed(harness, monkeypatch):
     assert harness.next_leader() == ["incident-1 1"]
 
 
-def test_what_cannot_be_read_is_passed_over(harness):
-    harness.stream.append(INCIDENTS, [(JOB, b"garbage"), (JOB, b'{"noun": "incident"}')])
+def test_what_cannot_be_read_is_passed_over_and_kept_aside(harness):
+    garbage = (b"garbage", b'{"noun": "incident"}', b'{"id": "\xff"}', b"[" * 100_000)
+    for topic in (INCIDENTS, FINDINGS, JOB_SNAPSHOTS):
+        harness.stream.append(topic, [(JOB, value) for value in garbage])
+    harness.incident()
+    assert harness.read() == ["incident-1 1"]
+    letters = [letter for _, key, letter in dead_letters(harness.stream) if key == JOB]
+    assert {(letter.topic, letter.offset, letter.record) for letter in letters} == {
+        (topic, offset, value) for topic in (INCIDENTS, FINDINGS, JOB_SNAPSHOTS) for offset, value in enumerate(garbage)
+    }
+
+
+@pytest.mark.parametrize("absurd", [2**63 - 1, 2**63, 2**64 - 1, -(2**63)])
+def test_a_number_that_no_owner_writes_is_passed_over(harness, absurd):
+    harness.stream.append(INCIDENTS, [(JOB, msgspec.json.encode(an_incident(absurd)))])
     harness.incident()
     assert harness.read() == ["incident-1 1"]
 

@@ -1,0 +1,54 @@
+"""Records that cannot be used: kept aside with where they lay and why, so that to pass them over loses nothing."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from .stream import DEAD_LETTERS, OBSERVATIONS, Message, Stream
+
+READ = 1000
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the topic of dead letters."""
+
+    topic: str = OBSERVATIONS
+    """In which the record lay, with its partition and offset."""
+    partition: int
+    offset: int
+    reason: str
+    record: bytes
+
+
+class KeptLetter(NamedTuple):
+    """A dead letter as it lies in the stream."""
+
+    time: float
+    """When it was kept aside."""
+    key: str
+    """Of the record: mostly its job."""
+    letter: DeadLetter
+
+
+def dead_letter(message: Message, reason: str) -> tuple[str, bytes]:
+    """Key and value for the topic of dead letters."""
+    letter = DeadLetter(topic=message.topic, partition=message.partition, offset=message.offset, reason=reason, record=message.value)
+    return message.key, msgspec.json.encode(letter)
+
+
+def dead_letters(stream: Stream) -> Iterator[KeptLetter]:
+    """All that are kept, partition by partition, the oldest first. Raises StreamError."""
+    decoder = msgspec.json.Decoder(DeadLetter)
+    for partition in range(stream.partitions(DEAD_LETTERS)):
+        offset, end = stream.begin(DEAD_LETTERS, partition), stream.end(DEAD_LETTERS, partition)
+        while offset < end:
+            messages = stream.read(DEAD_LETTERS, partition, offset, READ)
+            if not messages:
+                break
+            for message in messages:
+                offset = message.offset + 1
+                try:
+                    yield KeptLetter(message.time, message.key, decoder.decode(message.value))
+                except msgspec.MsgspecError:
+                    continue  # not written by us
