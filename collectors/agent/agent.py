@@ -269,7 +269,10 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorT
 def _collector_thread(
     name: str, cls: type, options: dict[str, Any], services: Mapping[str, Any], intervals: Mapping[str, float]
 ) -> CollectorThread:
-    times = {"interval_s": intervals.get(name, getattr(cls, "interval_s", 1.0)), "timeout_s": getattr(cls, "timeout_s", 5.0)}
-    chosen = {option: options.pop(option) for option in times if option in options}
-    schedule = Schedule(**times | plugins.configure(ScheduleOptions, chosen))
+    given = {option.name: options.pop(option.name) for option in plugins.describe(ScheduleOptions) if option.name in options}
+    chosen = plugins.configure(ScheduleOptions, given)
+    schedule = Schedule(
+        interval_s=chosen.get("interval_s", intervals.get(name, getattr(cls, "interval_s", 1.0))),
+        timeout_s=chosen.get("timeout_s", getattr(cls, "timeout_s", 5.0)),
+    )
     return CollectorThread(name, plugins.build(cls, options, services), schedule)

@@ -13,6 +13,11 @@ from eagle_eye.config import Config, Section
 from eagle_eye.errors import EagleEyeError
 from remediation.policy.engine_settings import EngineSettings
 
+CLASSES = {f"{table}.{name}": plugins.load(room, name) for table, room in plugin_wiring.TABLES.items() for name in plugins.available(room)} | {
+    "engine": EngineSettings,
+    "collectors.any": ScheduleOptions,
+}
+"""Table of the configuration → class of its options."""
 ABSURD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-7": -7, "1e18": 10**18}
 
 
@@ -30,11 +35,8 @@ def fields(table: str, cls: type) -> Iterator[tuple[str, str, object]]:
 
 def every_field() -> Iterator[tuple[str, str, object]]:
     yield from fields("", Config)
-    yield from fields("engine", EngineSettings)
-    yield from fields("collectors.host", ScheduleOptions)
-    for table, room in plugin_wiring.TABLES.items():
-        for name in plugins.available(room):
-            yield from fields(f"{table}.{name}", plugins.load(room, name))
+    for table, cls in CLASSES.items():
+        yield from fields(table, cls)
 
 
 def numbers_without_range(hint: object) -> Iterator[object]:
@@ -62,12 +64,19 @@ def test_what_no_number_can_be_is_refused_with_its_key(absurd) -> None:
 
 
 def refused(table: str, name: str, value: float) -> bool:
-    """Whether a file with that value is refused, by an error that names the key."""
+    """Whether that value is refused, by an error that names the key."""
     try:
-        plugin_wiring.check(config.parse(f"[{table}]\n{name} = {value}", "mine.toml"), "mine.toml")
+        config.check(config.parse(f"[{table}]\n{name} = {value}", "mine.toml"), "mine.toml")
+        if table in CLASSES:
+            plugins.configure(CLASSES[table], {name: value})
     except EagleEyeError as error:
         return name in str(error)
     return False
+
+
+def test_a_plugins_number_out_of_range_is_refused_with_its_table() -> None:
+    with pytest.raises(EagleEyeError, match=r"mine\.toml: \[detectors\.straggler\] option 'ratio' .*nan"):
+        plugin_wiring.check(config.parse("[detectors.straggler]\nratio = nan", "mine.toml"), "mine.toml")
 
 
 def test_the_defaults_are_within_their_ranges() -> None:
