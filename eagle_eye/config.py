@@ -296,6 +296,8 @@ def _converted(tables: dict[str, Any], name: str) -> Config:
 
 def _named(error: msgspec.ValidationError, tables: dict[str, Any]) -> str:
     """What is wrong with which key, and what stands there."""
+    if isinstance(error.__cause__, ValueError):
+        return str(error.__cause__)  # a check of ours, which names the key
     expected, _, path = str(error).partition(" - at `$.")
     value: Any = tables
     try:
