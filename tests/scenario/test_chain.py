@@ -172,7 +172,7 @@ def test_a_worker_that_ends_with_zero_while_the_others_need_it_is_named_and_no_n
     since, worker = demo_job.clock.now(), demo_job.workers()[1]
     (demo_job.cluster.state_dir / "checkpoints" / "test_loop_run-1" / "leave").touch()
     wait(demo_job, "the incident to be healed", lambda: demo_job.record.settled(since))
-    (kept,) = (kept for kept in demo_job.record.kept if kept.opened >= since)
+    (kept,) = accused_since(demo_job, since)
     assert verdict(kept) == ("worker ended early", worker.name)
     assert "with exit code 0 in step" in kept.incident.evidence[0].text
     assert actions(demo_job, kept) == ["restart_worker"]
