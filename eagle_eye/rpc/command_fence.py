@@ -64,7 +64,8 @@ class CommandFence:
         """Remember a leader's term, on disk before this returns; Stale if a higher one was seen. 0 is no leader."""
         with self._lock:
             self._check_term(term)
-            self._keep()
+            if term:
+                self._keep()
 
     def admit(self, command: Command) -> Body | None:
         """The recorded answer if this step is already done, else None: do it now. Stale from an old commander."""
@@ -73,7 +74,10 @@ class CommandFence:
             answer = self._answer(command)
             if answer is None:
                 self._check_epoch(command.job, command.epoch)
-            self._keep()
+            if command.leader_term:
+                self._keep()
+            else:
+                self._keep_if_possible()
             return answer
 
     def record(self, command: Command, answer: Body) -> None:
@@ -128,6 +132,13 @@ class CommandFence:
 
     def _job(self, job: str) -> _Job:
         return self._memory.jobs.setdefault(job, _Job())
+
+    def _keep_if_possible(self) -> None:
+        """A coordinator's orders, which name no leader's term, do not wait for a disk: what they may begin is decided by votes, which do."""
+        try:
+            self._keep()
+        except ControlError as error:
+            log.warning("%s", error)
 
     def _keep(self) -> None:
         """Write what is new; after a failure it stays new, so that nothing is admitted that is not on disk."""

@@ -150,9 +150,11 @@ class Leader:
     # --- requests of launchers ---------------------------------------------------------------------------------------
 
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
-        """coordinator_of, cordon_of, layout or grant; anything else is refused."""
+        """coordinator_of, present, cordon_of, layout or grant; anything else is refused."""
         if kind == "coordinator_of":
             return self._coordinator_of(str(body["job"]))
+        if kind == "present":
+            return self._present(str(body["node"]), str(body["job"]))
         if kind == "cordon_of":
             return await asyncio.to_thread(self._cordon_of, str(body["node"]), str(body["job"]))
         if kind == "layout":
@@ -166,6 +168,11 @@ class Leader:
         if facts is None or ("launcher", facts.layout.coordinator, job) not in self._peers:
             return {}
         return {"address": facts.address, "node": facts.layout.coordinator, "epoch": facts.layout.epoch}
+
+    def _present(self, node: str, job: str) -> Body:
+        """Whether anything of a node has a session here; `known` is False as long as this leader waits for the others to come back."""
+        here = ("launcher", node, job) in self._peers or ("agent", node, "") in self._peers
+        return {"present": here, "known": self.old_enough or here}
 
     def _cordon_of(self, node: str, job: str) -> Body:
         """What keeps a node out of a job that starts there; a job's own evictions are in its layout, and end with a release."""

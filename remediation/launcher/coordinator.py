@@ -42,8 +42,10 @@ class Coordinator:
 
     # --- launchers ------------------------------------------------------------------------------------------------
 
-    def joined(self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = ()) -> Effects:
-        return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic))
+    def joined(
+        self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = (), *, held: bool = False
+    ) -> Effects:
+        return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held))
 
     def left(self, node: str) -> Effects:
         return self.learn(coordinator_facts.SessionBroke(node=node))
@@ -52,8 +54,11 @@ class Coordinator:
         """`step`: that the workers are at; -1 if unknown."""
         return self.learn(coordinator_facts.NoProgress(step=step))
 
-    def acknowledged(self, node: str, epoch: int) -> Effects:
-        return self.learn(coordinator_facts.VoteGiven(node=node, epoch=epoch))
+    def acknowledged(self, node: str, epoch: int, abstains: str = "") -> Effects:
+        return self.learn(coordinator_facts.VoteGiven(node=node, epoch=epoch, abstains=abstains))
+
+    def unprepared(self, node: str, epoch: int, reason: str) -> Effects:
+        return self.learn(coordinator_facts.PrepareFailed(node=node, epoch=epoch, reason=reason))
 
     def refused(self, epoch: int, promised: int) -> Effects:
         return self.learn(coordinator_facts.VoteRefused(epoch=epoch, promised=promised))
@@ -193,6 +198,11 @@ class Coordinator:
     def candidate(self) -> bool:
         """No majority has followed this launcher yet, or not any more: another one may coordinate the job."""
         return self._state.candidate
+
+    @property
+    def isolated(self) -> bool:
+        """It trains, and no majority has been there for a lease: others may have gone on."""
+        return self._state.isolated and self._state.phase is JobPhase.RUNNING
 
     @property
     def missing(self) -> tuple[str, ...]:

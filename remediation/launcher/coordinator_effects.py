@@ -14,6 +14,8 @@ class Prepare(Effect, frozen=True, kw_only=True):
 
     nodes: tuple[str, ...]
     layout: Layout
+    ballot: str = ""
+    """Of elastic workers: digest of the layout that was first asked for under this number, whoever has died since."""
     soft: tuple[str, ...] = ()
     """Workers that finish the step that they are in; all others are fenced hard."""
 
@@ -41,6 +43,8 @@ class RegroupWorkers(Effect, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     layout: Layout
     transition: Transition
+    ballot: str
+    """That the launchers have voted for."""
     leaving: tuple[str, ...]
     """Workers that are not needed any more: they end with code 0."""
     budget_left: int

@@ -29,6 +29,8 @@ class LauncherJoined(Fact, frozen=True, kw_only=True):
     """The highest epoch that it has voted for."""
     elastic: tuple[JoinRequest, ...] = ()
     """Its elastic workers that live."""
+    held: bool = False
+    """They are fenced since it lost its coordinator: only another epoch frees them."""
 
 
 class SessionBroke(Fact, frozen=True, kw_only=True):
@@ -52,6 +54,16 @@ class VoteGiven(Fact, frozen=True, kw_only=True):
 
     node: str
     epoch: int
+    abstains: str = ""
+    """Why it is ready for the epoch and cannot vote: it cannot read its older votes, or not write this one down."""
+
+
+class PrepareFailed(Fact, frozen=True, kw_only=True):
+    """A launcher cannot end its workers: the kernel holds them. It comes back by itself once they have ended."""
+
+    node: str
+    epoch: int
+    reason: str
 
 
 class VoteRefused(Fact, frozen=True, kw_only=True):
@@ -287,7 +299,7 @@ class PhaseTimeout(Timeout, frozen=True, kw_only=True):
 
 
 class MajorityTimeout(Timeout, frozen=True, kw_only=True):
-    """For a lease no majority of the launchers has been there."""
+    """For a lease no majority of the launchers has been there, or has gone on."""
 
 
 class MergeTimeout(Timeout, frozen=True, kw_only=True):

@@ -62,6 +62,8 @@ class Timers:
 class CoordinatorState:
     """Handed to every transition. The parts know nothing of one another."""
 
+    isolated = False
+    """No majority has been there for a lease: nothing is begun, no worker is ended, and others are asked whether they have gone on."""
     exhausted = ""
     """Why the job may not heal itself any more."""
     swap: tuple[str, ...] = ()
@@ -132,7 +134,7 @@ class CoordinatorState:
 
     @property
     def candidate(self) -> bool:
-        """After an election or a restart, until a majority has followed; also a coordinator that has lost its majority."""
+        """After an election or a restart, until a majority has followed; also a coordinator that has lost its majority and trains no more."""
         return self.phase in {JobPhase.GATHERING, JobPhase.FORMING, JobPhase.WAITING} and self.last is not None and not self.led
 
     @property
@@ -151,6 +153,12 @@ class CoordinatorState:
     def reachable(self) -> VoteCount:
         """How many launchers of the last valid layout have a session."""
         return count_votes(self.last, self.membership.connected)
+
+    @property
+    def may_go_on(self) -> bool:
+        """A majority of the launchers is here, or a server that could let half of them go on: else nobody's workers may be touched."""
+        count = self.reachable
+        return count.majority or (count.grantable and self.commanded)
 
     @property
     def lives_on(self) -> bool:

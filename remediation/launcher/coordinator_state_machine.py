@@ -85,6 +85,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     # --- votes ---
     coordinator_facts.VoteGiven: _row(_NOT_FORMING, FORMING=TableEntry(launcher.count_vote, VALID)),
     coordinator_facts.VoteRefused: _row(TableEntry(launcher.learn_number), FORMING=TableEntry(launcher.take_higher_number, BEGIN)),
+    coordinator_facts.PrepareFailed: _row(_NOT_FORMING, FORMING=TableEntry(launcher.leave_out, BEGIN | END)),
     coordinator_facts.GrantAnswer: _row(TableEntry(launcher.learn_leader), FORMING=TableEntry(launcher.count_grant, VALID)),
     coordinator_facts.WorkersStarted: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.report_start)),
     # --- workers ---
@@ -146,12 +147,13 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     coordinator_facts.PhaseTimeout: _row(
         Ignored("the job is over: its timers are disarmed"),
         GATHERING=TableEntry(launcher.gathering_is_late, FIRST_HEAL), FORMING=TableEntry(epoch.late_votes, BEGIN | VALID),
-        RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, BEGIN | END),
+        RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, HEAL | END),
         BACKOFF=TableEntry(epoch.backoff_is_over, BEGIN), SPENT=TableEntry(epoch.nobody_commanded, END),
         HALTING=TableEntry(epoch.halted_too_long, END),
     ),
     coordinator_facts.MajorityTimeout: _row(
-        _OVERTAKEN, FORMING=TableEntry(epoch.no_majority_while_forming, BEGIN | END), WAITING=TableEntry(epoch.no_majority)
+        _OVERTAKEN, FORMING=TableEntry(epoch.no_majority_while_forming, END), RUNNING=TableEntry(launcher.majority_is_gone),
+        WAITING=TableEntry(epoch.no_majority),
     ),
     coordinator_facts.MergeTimeout: _row(_OVERTAKEN, FORMING=TableEntry(epoch.merge_is_over, VALID)),
     coordinator_facts.JoinersTimeout: _row(_OVERTAKEN, RUNNING=TableEntry(worker.joiners_are_complete, BEGIN)),

@@ -17,7 +17,7 @@ from eagle_eye.types import Layout
 
 from .coordinator import Coordinator, JobPhase
 from .coordinator_effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
-from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor
+from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
 from .event_log import EventLog
 from .membership import Member, precedes
 from .worker_environment import StoreAddress
@@ -90,8 +90,8 @@ class EffectExecutor:
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
         elastic = msgspec.convert(body.get("elastic", ()), tuple[JoinRequest, ...])
-        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic))
-        return {"accepted": True}
+        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic, held=bool(body.get("held"))))
+        return {"accepted": True, "epoch": state.last.epoch if state.last is not None and state.phase is JobPhase.RUNNING else 0}
 
     def report(self, node: str, kind: str, body: Body) -> None:
         """A launcher reports about its workers."""
@@ -146,6 +146,14 @@ class EffectExecutor:
             "restart_in_s": state.restart_in_s, "budget_left": state.budget.left, "excluded": sorted(state.evicted),
             "nodes": {node: member.connected for node, member in state.members.items()},
         } | self._in_place.status  # fmt: skip
+
+    async def all_wait(self) -> bool:
+        """Whether the workers of every other node that can be reached wait for their peers: nobody there keeps the others waiting."""
+        state = self.coordinator
+        own = state.declaration.node
+        nodes = [node for node in state.last.nodes if node != own and state.members[node].connected] if state.last is not None else []
+        answers = await asyncio.gather(*(self.send(node, "witness", {}) for node in nodes), return_exceptions=True)
+        return all(isinstance(answer, dict) and bool(answer.get("waits")) for answer in answers)
 
     async def answered(self, request: Callable[[str], list[Effect]]) -> Body:
         """Do it, and wait until it is done. Raises PermanentError if it is refused."""
@@ -221,13 +229,14 @@ class EffectExecutor:
     async def _vote(self, node: str, layout: Layout) -> None:
         try:
             answer = await self.send(node, "prepare", {"layout": layout}, layout.epoch)
-        except EagleEyeError as error:
+        except (TemporaryError, Stale) as error:
             log.warning("%s does not prepare epoch %d: %s", node, layout.epoch, error)
             return  # its session's end, or the deadline, decides
-        if answer["vote"]:
-            self.do(self.coordinator.acknowledged(node, layout.epoch))
-        else:
-            self.do(self.coordinator.refused(layout.epoch, int(answer["promised"])))
+        except EagleEyeError as error:
+            log.warning("%s cannot prepare epoch %d: %s", node, layout.epoch, error)
+            self.do(self.coordinator.unprepared(node, layout.epoch, str(error)))
+            return
+        self.do(voted(self.coordinator, node, layout.epoch, answer))
 
     async def _start(self, effect: Start) -> None:
         layout = effect.layout

@@ -128,14 +128,14 @@ class ElasticEffectExecutor:
 
     async def _fence(self, node: str, effect: Prepare) -> None:
         epoch = effect.layout.epoch
-        arguments = {"epoch": epoch, "soft": list(effect.soft), "workers": list(effect.layout.workers)}
+        arguments = {"epoch": epoch, "ballot": effect.ballot, "soft": list(effect.soft), "workers": list(effect.layout.workers)}
         try:
             answer = await self._driver.send(node, "fence", arguments)
         except EagleEyeError as error:
             log.warning("%s does not vote for epoch %d: %s", node, epoch, error)
             return  # its session's end, or the deadline, decides
         state = self._driver.coordinator
-        self._driver.do(state.acknowledged(node, epoch) if answer["vote"] else state.refused(epoch, int(answer["promised"])))
+        self._driver.do(voted(state, node, epoch, answer))
 
     async def _regroup(self, effect: RegroupWorkers) -> None:
         self._regrouped.clear()
@@ -147,7 +147,7 @@ class ElasticEffectExecutor:
     async def _bring(self, effect: RegroupWorkers) -> None:
         layout = effect.layout
         self.store.begin(layout.epoch)
-        arguments = {"layout": layout, "words": transition_body(effect.transition), "leaving": list(effect.leaving)}
+        arguments = {"layout": layout, "ballot": effect.ballot, "words": transition_body(effect.transition), "leaving": list(effect.leaving)}
         sending = [asyncio.ensure_future(self._driver.send(node, "regroup", arguments)) for node in effect.nodes]
         await asyncio.sleep(0)  # the assignments are on their way before anything is written down
         self._event_log.layout(layout)
@@ -210,6 +210,13 @@ class ElasticEffectExecutor:
             "elastic": join_request is not None, "micro_batches": join_request.micro_batches if join_request else 0,
             "shares": {worker: list(mine) for worker, mine in shares}, "waiting": sorted(state.registry.awaited),
         }  # fmt: skip
+
+
+def voted(coordinator: Coordinator, node: str, epoch: int, answer: Body) -> list[Effect]:
+    """What a launcher has said to the question for its vote."""
+    if answer["vote"] or answer.get("abstains"):
+        return coordinator.acknowledged(node, epoch, str(answer.get("abstains", "")))
+    return coordinator.refused(epoch, int(answer["promised"]))
 
 
 def transition_body(transition: Transition) -> Body:

@@ -10,7 +10,7 @@ import msgspec
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.activity.process_counters import runs
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, Stale
+from eagle_eye.errors import EagleEyeError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
@@ -20,7 +20,7 @@ from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .rendezvous_store import Ask, ask_patiently
 from .stall_detector import InactivityTimer, WorkerSample
-from .vote_log import VoteLog
+from .vote_log import VoteLog, check_vote, vote
 from .worker_environment import StoreAddress
 from .worker_expiry import WorkerExpiry, is_stopped
 from .worker_process import Worker
@@ -58,7 +58,8 @@ class ElasticNode:
         self.broken: Callable[[], None] = lambda: None
         """Called when a worker's connections broke."""
         self._join_requests: dict[str, Body] = {}
-        self._holding: asyncio.Task[None] | None = None
+        self.held = False
+        """The workers are fenced since we lost the coordinator: only another epoch frees them."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._quiet = InactivityTimer(clock, LOOK_S, settings.stall)
         self._inspector = ActivityInspector(settings.stall.patience_s, clock)
@@ -67,10 +68,9 @@ class ElasticNode:
         """Worker → its marks when it was last given an epoch's orders."""
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([self._holding] if self._holding else [])]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._expiry.close()
         self._inspector.close()
         await self.sessions.stop()
@@ -104,16 +104,15 @@ class ElasticNode:
 
     async def _fence(self, arguments: Body) -> Body:
         """The fence goes out first; the vote is on disk before it is sent; what the workers hold follows as a report."""
-        epoch, promised = int(arguments["epoch"]), self._votes.record.promised
-        if epoch <= promised:
-            return {"vote": False, "promised": promised}
+        epoch, ballot, record = int(arguments["epoch"]), str(arguments["ballot"]), self._votes.record
+        if epoch < record.promised or (epoch == record.promised and ballot != record.ballot):
+            return {"vote": False, "promised": record.promised}
         wanted = {worker.name for worker in self.living} & set(arguments["workers"])  # nobody waits for one that is excluded
         asked = wanted & set(self.sessions.present)
         soft = asked & set(arguments.get("soft", ()))
         self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft), wanted - asked))
         self._disown(epoch, arguments["workers"])
-        vote = await asyncio.to_thread(self._votes.promise, epoch)
-        return {"vote": vote, "promised": promised}
+        return await vote(self._votes, epoch, ballot)
 
     def _disown(self, epoch: int, names: Iterable[str]) -> None:
         """The coordinator counts on workers whose end we have ordered, which no event tells: it would wait for them for ever."""
@@ -136,15 +135,14 @@ class ElasticNode:
 
     async def _regroup(self, arguments: Body) -> Body:
         layout = msgspec.convert(arguments["layout"], Layout)
-        if layout.epoch < self._votes.record.promised:
-            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._votes.record.promised}")
+        check_vote(self._votes, layout, str(arguments["ballot"]))
         for place in layout.placements:
             if place.node == self._settings.node:
                 self._told[place.worker] = self._marks(place.worker)
                 self.sessions.tell(place.worker, "assignment", rank=place.rank, **arguments["words"])
         for worker in arguments.get("leaving", ()):
             self._release(str(worker))
-        self._let_go()
+        self.held = False
         self._workers.adopt(layout)
         self._job_file.write(layout.epoch, self._workers.all)
         await asyncio.to_thread(self._votes.valid, layout)
@@ -196,7 +194,7 @@ class ElasticNode:
 
     async def _halt(self, arguments: Body) -> Body:
         """One saves a checkpoint, under the epoch that a majority has agreed to; all end."""
-        self._let_go()
+        self.held = False
         for worker in self.living:
             worker.expected = True
         for name in self.sessions.present:
@@ -213,28 +211,10 @@ class ElasticNode:
 
     # --- without a coordinator ----------------------------------------------------------------------------------------
 
-    def hold(self, give_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The coordinator is gone: the workers are fenced until another one regroups them, for a lease at the longest."""
-        epoch = self._votes.record.promised + 1
-        names = {worker.name for worker in self.living}
-        self._go(self.sessions.fence(epoch, names))
-        if self._holding is None or self._holding.done():
-            self._holding = asyncio.create_task(self._held_too_long(give_up))
-
-    async def _held_too_long(self, give_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        await asyncio.sleep(self._settings.lease_s)
-        log.warning("no majority of the launchers has gone on within %g s: the workers are ended", self._settings.lease_s)
-        self._holding = None
-        living = self.living
-        self._join_requests.clear()
-        await give_up()
-        for worker in living:  # the present coordinator may count on them
-            self._report("abandoned", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
-
-    def _let_go(self) -> None:
-        if self._holding is not None:
-            self._holding.cancel()
-            self._holding = None
+    def hold(self) -> None:
+        """The coordinator is gone, and the step cannot be completed: the workers write nothing until one gives them an epoch."""
+        self.held = True
+        self._go(self.sessions.fence(self._votes.record.promised + 1, {worker.name for worker in self.living}))
 
     # --- what the workers report --------------------------------------------------------------------------------------
 
@@ -292,7 +272,7 @@ class ElasticNode:
             suspects = {*view.suspected, *view.still, *self._quiet.overdue(view.waiting)}
             left_out = [worker for worker in self._workers.all if worker.fenced and worker.running]
             self._inspector.watch((worker.name, worker.pid) for worker in (*living, *left_out) if worker.fenced or worker.name in suspects)
-            if living and not view.moving and self._holding is None:
+            if living and not view.moving and not self.held:
                 epoch = max(worker.epoch for worker in living)
                 self._report("no_progress", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
 

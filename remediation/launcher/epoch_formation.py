@@ -9,7 +9,7 @@ begins another epoch with a higher number.
 from msgspec.structs import replace
 
 from eagle_eye.errors import PermanentError
-from eagle_eye.types import Layout, RankPlacement, Transition
+from eagle_eye.types import Layout, RankPlacement, Transition, digest_of
 
 from .coordinator_effects import AskGrant, EmitEvent, EndWorkers, HaltWorkers, Prepare, RegroupWorkers, Start
 from .coordinator_facts import (
@@ -27,11 +27,15 @@ from .job_declaration import DEATH, EpochRequest, JobPhase
 from .membership import Member, rank_order, rank_placements
 from .quorum import voters
 
+ISOLATED = "too few launchers of the job can be reached to begin another epoch"
+
 # --- begin ------------------------------------------------------------------------------------------------------------
 
 
 def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch on the job's own budget: in place if elastic workers live on, else with new processes if the budget allows."""
+    if not (state.may_go_on or state.lives_on):
+        return _hold_back(state, request)
     refusal = state.budget.refusal(request.failure)
     state.exhausted = _exhausted(request.failure, refusal)
     state.budget.take(request.failure)
@@ -39,6 +43,27 @@ def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     if state.lives_on:
         return begin(state, replace(request, in_place=True, halt=state.exhausted, final=bool(state.exhausted)))
     return _exhaust(state, request) if refusal else restart(state, request)
+
+
+def _hold_back(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """Others may have gone on, or go on training: until it is known that they have not, no worker is ended here."""
+    state.request = request
+    effects = isolate(state)
+    state.phase, state.led = JobPhase.WAITING, False
+    state.timers.disarm(MajorityTimeout)
+    state.timers.arm(state.declaration.grant_s)
+    return [*effects, *state.answer(error=ISOLATED)]
+
+
+def isolate(state: CoordinatorState) -> Effects:
+    """A majority has been away for a lease, or is missed now: it is told once."""
+    if state.isolated or state.last is None:
+        return []
+    state.isolated = True
+    state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
+    missing = ", ".join(state.membership.missing(state.last))
+    message = f"{missing} cannot be reached and {state.reachable.votes} of {state.reachable.total} launchers are too few to go on without: workers are left as they are"
+    return [state.job_event("coordinator.isolated", message)]
 
 
 def _exhausted(failure: str, refusal: str) -> str:
@@ -91,6 +116,8 @@ def restart(state: CoordinatorState, request: EpochRequest) -> Effects:
 
 def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch, in place if that is requested and living workers are left."""
+    if request.soft and not state.may_go_on:
+        return state.answer(error=ISOLATED)
     if not request.soft:
         state.timers.disarm(BoundaryTimeout)
     if request.in_place:
@@ -111,6 +138,8 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
 
 def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> Effects:
     """The job is not elastic, or no worker of it is left. Waits where too few nodes are there."""
+    if not state.may_go_on:
+        return _hold_back(state, request)
     state.elastic.clear()
     state.timers.disarm(JoinersTimeout, ReconnectTimeout, MergeTimeout, MajorityTimeout)
     state.request = replace(request, in_place=False, soft=False, halt="", final=False)
@@ -124,6 +153,7 @@ def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> 
 def _form(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Effects:
     state.epoch = state.quorum.open_vote(state.epoch)
     state.forming = _layout(state, members, placements)
+    state.quorum.ballot = digest_of(state.forming)
     state.phase = JobPhase.FORMING
     state.timers.arm(state.declaration.prepare_s)
     if not state.request.soft:
@@ -133,7 +163,7 @@ def _form(state: CoordinatorState, members: list[Member], placements: tuple[Rank
 
 def prepare(state: CoordinatorState, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
     """Ask these launchers for their votes."""
-    return Prepare(nodes=nodes, layout=layout, soft=state.serving if state.request.soft and layout.in_place else ())
+    return Prepare(nodes=nodes, layout=layout, ballot=state.quorum.ballot, soft=state.serving if state.request.soft and layout.in_place else ())
 
 
 def _layout(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Layout:
@@ -188,7 +218,7 @@ def validate_if_agreed(state: CoordinatorState) -> Effects:
     if count.majority:
         return validate(state, layout)
     silent = [node for node in voters(state.last or layout) if node not in state.quorum.acknowledged]
-    if any(state.membership.is_connected(node) for node in silent) or not count.half or state.quorum.leader_asked or state.last is None:
+    if any(state.membership.is_connected(node) for node in silent) or not count.grantable or state.quorum.leader_asked or state.last is None:
         return []
     state.quorum.leader_asked = True
     return [AskGrant(layout=layout, missing=tuple(silent))]
@@ -214,7 +244,7 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
 
 def _run(state: CoordinatorState, layout: Layout) -> None:
     state.phase = JobPhase.RUNNING
-    state.led = True
+    state.led, state.isolated = True, False
     state.last = layout
     state.swap = ()
     state.finished = set()
@@ -238,8 +268,9 @@ def _regroup(state: CoordinatorState, layout: Layout, transition: Transition) ->
     registry = state.elastic.registry
     leaving = tuple(worker for worker in registry.leaving if worker in registry.entered)
     return RegroupWorkers(
-        nodes=state.membership.connected, layout=layout, transition=transition, leaving=leaving, budget_left=state.budget.left
-    )
+        nodes=state.membership.connected, layout=layout, transition=transition, ballot=state.quorum.ballot, leaving=leaving,
+        budget_left=state.budget.left,
+    )  # fmt: skip
 
 
 def replace_workers(state: CoordinatorState) -> Effects:
@@ -272,16 +303,16 @@ def fail_halted(state: CoordinatorState) -> Effects:
 
 
 def late_votes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
-    """FORMING: go on without the launchers that did not vote in time; they join again when they answer."""
+    """FORMING: go on without the launchers that did not vote in time; they join again when they answer. Who cannot vote is asked again."""
     if state.forming is None:
         return []
-    voted = state.quorum.acknowledged
+    ready = state.quorum.prepared
     for node in state.forming.launchers:
-        if node not in voted:
+        if node not in ready:
             state.membership.disconnect(node)
-    missing = [node for node in state.forming.nodes if node not in voted]
+    again = not state.quorum.agreed(state.forming) or ready > state.quorum.acknowledged
     state.timers.arm(state.declaration.grant_s)
-    return begin(state, state.request) if missing else validate_if_agreed(state)
+    return begin(state, state.request) if again else validate_if_agreed(state)
 
 
 def merge_is_over(state: CoordinatorState, _: MergeTimeout) -> Effects:
@@ -297,35 +328,47 @@ def no_majority(state: CoordinatorState, _: MajorityTimeout) -> Effects:
 
 
 def no_majority_while_forming(state: CoordinatorState, fact: MajorityTimeout) -> Effects:
-    """FORMING: the workers have been fenced for as long as a lease: a side without a majority ends them."""
+    """FORMING: elastic workers have been fenced for as long as a lease. They stay so, until the others are back or have gone on."""
     if state.last is None or not state.request.in_place:
         return no_majority(state, fact)
     count = state.reachable
     if count.majority:
         return []
-    missing = ", ".join(node for node in state.last.launchers if not state.membership.is_connected(node))
-    if count.half and not state.quorum.leader_answered:
+    state.led = False  # others may go on: look for them
+    effects = isolate(state)
+    if count.grantable and not state.quorum.leader_answered and state.clock.monotonic() >= state.give_up_at:
+        missing = ", ".join(state.membership.missing(state.last))
         return state.fail(
             f"half of the launchers ({missing}) cannot be reached, and no server was there to say which half goes on: "
             "start the job again, with a server (--server) if one half is to go on by itself"
         )
-    state.led = False  # others may go on: look for them
-    reason = f"{missing} cannot be reached: another part of the job may go on"
-    return [EndWorkers(nodes=state.membership.connected, reason=reason), *begin_with_new_processes(state, state.request)]
+    state.timers.arm(state.declaration.lease_s, MajorityTimeout)
+    return effects
 
 
 def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """WAITING: go on if there are enough nodes, fail if they were waited for long enough."""
+    if state.isolated:
+        return _go_on(state)
     if len(state.eligible) >= state.declaration.min_nodes:
         return begin(state, EpochRequest(reason="node returned"))
     left = state.give_up_at - state.clock.monotonic()
     count = state.reachable
-    if left <= 0 and not (count.majority or count.half):
+    if left <= 0 and not (count.majority or count.grantable):
         return []  # the others may have gone on: a minority does not decide how the job ends
     if left <= 0:
         return state.fail("too few nodes came back")
     state.timers.arm(left)
     return []
+
+
+def _go_on(state: CoordinatorState) -> Effects:
+    """What was held back is begun once a majority can be reached."""
+    if not state.may_go_on:
+        state.timers.arm(state.declaration.grant_s)
+        return []
+    state.isolated = False
+    return begin(state, state.request) if state.request.paid else heal(state, state.request)
 
 
 def backoff_is_over(state: CoordinatorState, _: PhaseTimeout) -> Effects:

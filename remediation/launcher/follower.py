@@ -13,10 +13,11 @@ from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Body, ConnectionState, Peer
 
-from .coordinator_election import CoordinatorElection, ProgressWitness
+from .coordinator_election import CoordinatorElection
 from .event_log import EventLog
 from .job_member import JobMember
 from .launcher_settings import LauncherSettings
+from .loss_witness import LossWitness
 from .rendezvous_store import POLL_S
 from .vote_log import VoteLog
 
@@ -87,10 +88,10 @@ class Follower:
 
     def __init__(
         self, settings: LauncherSettings, peer: Peer, member: JobMember, votes: VoteLog, event_log: EventLog,
-        fence: CommandFence, clock: Clock, *, witness: ProgressWitness, coordinator_of: Callable[[], Awaitable[str]],
-        credentials: Credentials | None = None,
+        fence: CommandFence, clock: Clock, *, witness: LossWitness, coordinator_of: Callable[[], Awaitable[str]],
+        present: Callable[[str], Awaitable[bool | None]], credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
-        """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing."""
+        """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing; `present`: whether it knows a node to be there."""
         self._credentials = credentials
         self._settings = settings
         self._peer = peer
@@ -100,11 +101,14 @@ class Follower:
         self._fence = fence
         self._witness = witness
         self._coordinator_of = coordinator_of
+        self._present = present
+        self._rejoining: asyncio.Task[Body] | None = None
         self._clock = clock
         self._client: ControlClient | None = None
         self._changed = asyncio.Event()
         self._moved = ""
         member.moved = self._move
+        member.released = self._join_again
         self.reports = ReportQueue(self._report, lambda: self._votes.record.promised)
         """For the coordinator."""
         self.address = ""
@@ -112,6 +116,8 @@ class Follower:
 
     async def close(self) -> None:
         """Leave the coordinator."""
+        if self._rejoining is not None:
+            self._rejoining.cancel()
         client, self._client, self.address = self._client, None, ""
         if client is not None:
             await client.stop()
@@ -194,14 +200,30 @@ class Follower:
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc, "gpus": self._settings.gpus,
             "incarnation": self._peer.incarnation, "promised": record.promised, "last": None if record.over else record.last,
-            "elastic": self._member.registry,
+            "elastic": self._member.registry, "held": self._member.held,
         }  # fmt: skip
         self.reports.forget("entered", "held", "abandoned")
         try:
-            return await client.request("join", body, timeout)
+            answer = await client.request("join", body, timeout)
         except EagleEyeError as error:
             log.debug("not joined: %s", error)
             return {}
+        if record.last is not None and int(answer.get("epoch", 0)) > record.last.epoch:
+            await self._member.overtaken()
+        return answer
+
+    async def newer_coordinator(self, address: str, epoch: int) -> str:
+        """Ask the launcher at `address` who coordinates the job under an epoch above `epoch`; '' if nobody does, or it does not answer."""
+        client = ControlClient(address, self._peer, fence=self._fence, clock=self._clock, welcome_s=ASK_LEADER_S, credentials=self._credentials)
+        await client.start()
+        try:
+            answer = await client.request("epoch", {}, 2 * ASK_LEADER_S)
+        except EagleEyeError as error:
+            log.debug("%s cannot be asked for its epoch: %s", address, error)
+            return ""
+        finally:
+            await client.stop()
+        return str(answer.get("coordinator", "")) if int(answer.get("epoch", 0)) > epoch else ""
 
     def _state(self, _: ConnectionState) -> None:
         self._changed.set()
@@ -209,6 +231,11 @@ class Follower:
     def _move(self, address: str) -> None:
         self._moved = address
         self._changed.set()
+
+    def _join_again(self) -> None:
+        """The coordinator has left us out for processes that did not end: they have."""
+        if self._client is not None and self.address:
+            self._rejoining = asyncio.create_task(self._ask_in(self._client, self._settings.lease_s))
 
     # --- losing --------------------------------------------------------------------------------------------------
 
@@ -230,12 +257,16 @@ class Follower:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
         while not client.connected:
-            gone = self._witness.proves(self._clock.monotonic() - broke, self._settings.lease_s)
-            if self._member.broken or gone:
+            if self._member.broken or await self._witness.proves(self._clock.monotonic() - broke, self._is_elsewhere):
                 return False
             await asyncio.sleep(LOOK_S)
         answer = await self._ask_in(client, self._settings.lease_s)
         return bool(answer.get("accepted"))
+
+    async def _is_elsewhere(self) -> bool | None:
+        """Whether the server has a session with the coordinator; None if it cannot be asked."""
+        last = self._votes.record.last
+        return await self._present(last.coordinator) if last is not None else None
 
     def _tell_lost(self) -> None:
         last = self._votes.record.last
@@ -246,7 +277,7 @@ class Follower:
     async def _after_the_coordinator(self) -> str | tuple[str, ...]:
         """The address of the next coordinator, or the lost nodes if it is our turn.
 
-        Our workers end, or are fenced, first: nothing of this side may write any more.
+        Elastic workers are fenced first. No worker is ended: whoever coordinates next does that, with a majority, or the coordinator is back.
         """
         await self.close()
         await self._member.coordinator_lost()

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from eagle_eye.error_statuses import classify
-from eagle_eye.errors import ControlError, Stale
+from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
-from eagle_eye.types import Layout
+from eagle_eye.types import Layout, digest_of
 
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
@@ -27,7 +27,7 @@ from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
 from .redaction import last_lines, redact
-from .vote_log import VoteLog
+from .vote_log import VoteLog, check_vote, vote
 from .worker_dump import dump_workers
 from .worker_environment import StoreAddress
 from .worker_process import Worker
@@ -37,6 +37,8 @@ from .zygote_client import kill_group
 log = logging.getLogger(__name__)
 
 END_S = 0.05
+RELEASE_S, RELEASE_LONGEST_S = 1.0, 30.0
+"""Pause before processes that the kernel holds are looked for again; doubled each time up to the longest."""
 IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 _NAMES_AN_EXCEPTION = re.compile(r"\s*[\w.]*(Error|Exception)\b")
@@ -79,6 +81,11 @@ class JobMember:
         """Pid of a worker that has missed a peer → what it raised, until it is known whether that was our doing."""
         self.moved: Callable[[str], None] = lambda _: None
         """Called with the address of another coordinator, when ours gives way to it."""
+        self.waits: Callable[[], bool] = lambda: False
+        """Whether every worker of this node waits for its peers."""
+        self.released: Callable[[], None] = lambda: None
+        """Called when workers have ended that the kernel held: the coordinator has gone on without us, and may use this node again."""
+        self._releasing: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         """Code and reason, once the job is over for this launcher."""
         self.job_over = False
@@ -88,7 +95,7 @@ class JobMember:
         """Do what the coordinator asks. Raises ControlError for an action that we do not know."""
         actions = {
             "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
-            "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow,
+            "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow, "witness": self._witness,
         } | self._elastic.actions  # fmt: skip
         action = actions.get(command.action)
         if action is None:
@@ -105,6 +112,11 @@ class JobMember:
         """Join requests of the elastic workers that live here, for a coordinator that does not know them."""
         return self._elastic.registry
 
+    @property
+    def held(self) -> bool:
+        """Elastic workers are fenced since the coordinator was lost."""
+        return self._elastic.held
+
     async def stop_workers(self, grace_s: float = 0.0, *, after_death: bool = False) -> None:
         """End them; nothing of it is an event. `after_death`: of a worker of the job."""
         try:
@@ -113,11 +125,20 @@ class JobMember:
             raise ControlError(str(error)) from error
 
     async def coordinator_lost(self) -> None:
-        """Nothing of this side may be written any more: elastic workers are fenced, others end."""
+        """Elastic workers are fenced until another coordinator gives them an epoch. Others wait in their collective; who succeeds ends them."""
         if self._elastic.living:
-            self._elastic.hold(self.abandon)
-        else:
+            self._elastic.hold()
+
+    async def overtaken(self) -> None:
+        """The others have gone on under a newer epoch: workers of an older one end, unless that epoch takes them in as they are."""
+        if not self._elastic.living:
             await self.abandon()
+
+    async def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._releasing is not None:
+            self._releasing.cancel()
+            await asyncio.gather(self._releasing, return_exceptions=True)
 
     async def abandon(self, *, after_death: bool = False) -> None:
         """End them, and write a job file without workers."""
@@ -129,12 +150,31 @@ class JobMember:
     async def _prepare(self, arguments: dict[str, Any]) -> Body:
         """The acknowledgement is a vote: given once per epoch, on disk before it is sent."""
         layout = msgspec.convert(arguments["layout"], Layout)
-        promised = self._votes.record.promised
         stopping = asyncio.create_task(self.stop_workers(after_death=layout.reason == DEATH))
-        vote = await asyncio.to_thread(self._votes.promise, layout.epoch)
-        await stopping
+        answer = await vote(self._votes, layout.epoch, digest_of(layout))
+        try:
+            await stopping
+        except ControlError:
+            self._release_later()
+            raise
         await self._report_deaths()
-        return {"vote": vote, "promised": promised}
+        return answer
+
+    def _release_later(self) -> None:
+        """The kernel holds processes that were killed: the coordinator goes on without us, and we join it again once they are gone."""
+        if self._releasing is None or self._releasing.done():
+            self._releasing = asyncio.create_task(self._release())
+
+    async def _release(self) -> None:
+        wait_s = RELEASE_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = min(RELEASE_LONGEST_S, 2 * wait_s)
+            with contextlib.suppress(ControlError):
+                await self.stop_workers()
+                break
+        log.info("the processes that the kernel held have ended: this launcher joins again")
+        self.released()
 
     async def _report_deaths(self) -> None:
         """By what has ended all workers it is judged what their restart is charged to, and whether the program is to blame."""
@@ -144,8 +184,7 @@ class JobMember:
 
     async def _start(self, arguments: dict[str, Any]) -> Body:
         layout = msgspec.convert(arguments["layout"], Layout)
-        if layout.epoch < self._votes.record.promised:
-            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._votes.record.promised}")
+        check_vote(self._votes, layout, digest_of(layout))
         saving = asyncio.create_task(asyncio.to_thread(self._votes.valid, layout))
         self.broken = False
         if any(worker.running for worker in self._workers.all):  # forked to join after the others were ended
@@ -177,6 +216,10 @@ class JobMember:
         """The candidate that we had joined has found a coordinator."""
         self.moved(str(arguments["address"]))
         return {}
+
+    async def _witness(self, _arguments: dict[str, Any]) -> Body:
+        """Whether the workers here wait, too: the coordinator has lost a session."""
+        return {"waits": self.waits()}
 
     async def _reattempt(self, arguments: dict[str, Any]) -> Body:
         """Continue workers that were stopped by a signal."""

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
+from eagle_eye.types import Layout
 
 from .console import Console
 from .coordinator import Coordinator, JobDeclaration
-from .coordinator_election import CoordinatorElection, ProgressWitness
+from .coordinator_election import CoordinatorElection
 from .cordon_check import check_cordon
 from .effect_executor import EffectExecutor
 from .elastic_effect_executor import ELASTIC_REPORTS
@@ -38,6 +40,7 @@ from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_settings import LauncherSettings
+from .loss_witness import LossWitness, WorkerMarks
 from .quorum import voters
 from .training_command import parse_training_command
 from .vote_log import VoteLog
@@ -91,7 +94,8 @@ class Launcher:
         self._leader: ControlClient | None = None
         self._follower: Follower | None = None
         self._executor: EffectExecutor | None = None
-        self._witness = ProgressWitness(clock)
+        self._witness = LossWitness(clock, settings.lease_s, settings.stall, self._marks)
+        self._member.waits = self._witness.waits
         self._store_pid = 0
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -160,7 +164,7 @@ class Launcher:
             await self._leader.start()
         self._follower = Follower(
             settings, self._peer, self._member, self._votes, self._event_log, self._fence, self._clock,
-            witness=self._witness, coordinator_of=self._known_coordinator, credentials=self._credentials,
+            witness=self._witness, coordinator_of=self._known_coordinator, present=self._present, credentials=self._credentials,
         )  # fmt: skip
         await asyncio.gather(self._zygote.ready(), check_cordon(self._leader, settings))
 
@@ -183,6 +187,8 @@ class Launcher:
         await self._zygote.close()
         await self._inbox.stop()
         await self._elastic.close()
+        await self._member.close()
+        self._witness.close()
         self._workers.close()
         self._job_file.remove()
         if self._member.ended.done():
@@ -248,9 +254,17 @@ class Launcher:
         )  # fmt: skip
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
+        self._join_own(record.promised)
+        self._member.released = lambda: self._join_own(self._votes.record.promised)
+
+    def _join_own(self, promised: int) -> None:
+        """Take part in the job that we coordinate."""
+        if self._executor is None:
+            return
+        settings = self._settings
         self._executor.join(
             {"node": settings.node, "address": self._address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
-             "promised": record.promised, "last": None, "elastic": self._elastic.registry}
+             "promised": promised, "last": None, "elastic": self._elastic.registry, "held": self._elastic.held}
         )  # fmt: skip
 
     async def _while_candidate(self, following: Follower) -> str:
@@ -262,6 +276,10 @@ class Launcher:
         while (leading := self._executor) is not None:
             await asyncio.sleep(ASK_LEADER_S)
             last = leading.coordinator.last
+            if leading.coordinator.isolated and last is not None and (address := await self._gone_on(following, last)):
+                self._executor = None
+                await leading.yield_to(address)
+                return address
             if not leading.coordinator.candidate or last is None:
                 alone = None
                 continue
@@ -273,6 +291,14 @@ class Launcher:
                     self._executor = None
                     await leading.yield_to(following.address)
                     return following.address
+        return ""
+
+    async def _gone_on(self, following: Follower, last: Layout) -> str:
+        """The coordinator under which the others have gone on without us, '' if they have not: then our epoch is the last one."""
+        others = [address for node, address in last.launchers.items() if node != self._settings.node]
+        for address in dict.fromkeys([await self._known_coordinator(), *others]):
+            if address and (found := await following.newer_coordinator(address, last.epoch)):
+                return found
         return ""
 
     def _stays_alone(self, missing: tuple[str, ...], seconds: float) -> None:
@@ -299,19 +325,43 @@ class Launcher:
         return "" if answer.get("node") == self._settings.node else str(answer.get("address", ""))
 
     async def _watch_progress(self) -> None:
-        """Second witness of a lost launcher: no worker here moves."""
+        """Second witness of a lost launcher: all workers that can be reached wait."""
         broke: float | None = None
         while True:
             await asyncio.sleep(LOOK_S)
-            self._witness.observe(self._workers.marks())
+            self._witness.look()
             leading = self._executor
-            if leading is None or not leading.coordinator.suspects:
+            suspects = leading.coordinator.suspects if leading is not None else ()
+            if leading is None or not suspects:
                 broke = None
                 continue
             now = self._clock.monotonic()
             broke = now if broke is None else broke
-            if self._witness.proves(now - broke, self._settings.lease_s):
+            if await self._witness.proves(now - broke, partial(self._any_present, suspects)) and await leading.all_wait():
                 leading.do(leading.coordinator.no_progress(self._workers.highest_step))
+
+    def _marks(self) -> list[WorkerMarks]:
+        """Of the living workers of this node."""
+        return [
+            WorkerMarks(worker.name, worker.pid, now.marks if (now := self._workers.now(worker)) is not None else None, self._workers.step_s(worker))
+            for worker in self._workers.all if worker.running
+        ]  # fmt: skip
+
+    async def _any_present(self, nodes: tuple[str, ...]) -> bool | None:
+        """Whether the server knows any of these to be there; None if it cannot be asked."""
+        answers = [await self._present(node) for node in nodes]
+        return None if None in answers else any(answers)
+
+    async def _present(self, node: str) -> bool | None:
+        """Whether the server knows a node of the job to be there; None if it cannot be asked, or is too new to know."""
+        if self._leader is None or not self._leader.connected:
+            return None
+        try:
+            answer = await self._leader.request("present", {"job": self._settings.job, "node": node}, 1.0)
+        except EagleEyeError as error:
+            log.info("the server cannot be asked for %s: %s", node, error)
+            return None
+        return bool(answer["present"]) if answer["known"] else None
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 
@@ -327,6 +377,8 @@ class Launcher:
         if peer.job != self._settings.job:
             raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
         leading = self._executor
+        if kind == "epoch":
+            return self._epoch()
         if kind == "join":
             if leading is not None:
                 return leading.join(body)
@@ -339,6 +391,15 @@ class Launcher:
             raise ControlError(f"a coordinator does not know the request {kind!r}")
         leading.report(peer.node, kind, body)
         return {}
+
+    def _epoch(self) -> Body:
+        """The last valid epoch that is known here, and who coordinates it; for a coordinator that has lost its majority."""
+        last = self._votes.record.last
+        if last is None or self._votes.record.over:
+            return {"epoch": 0, "coordinator": ""}
+        if self._executor is not None:
+            return {"epoch": last.epoch, "coordinator": "" if self._executor.coordinator.candidate else self._address}
+        return {"epoch": last.epoch, "coordinator": self._follower.address if self._follower else ""}
 
     # --- the leader --------------------------------------------------------------------------------------------------
 

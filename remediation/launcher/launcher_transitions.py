@@ -9,9 +9,11 @@ from .coordinator_facts import (
     GrantAnswer,
     JoinersTimeout,
     LauncherJoined,
+    MajorityTimeout,
     NodeFinished,
     NoProgress,
     PhaseTimeout,
+    PrepareFailed,
     ReconnectTimeout,
     SessionBroke,
     VoteGiven,
@@ -19,9 +21,9 @@ from .coordinator_facts import (
     WorkersStarted,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import begin, fail_halted, heal, prepare, replace_workers, validate, validate_if_agreed
+from .epoch_formation import begin, fail_halted, heal, isolate, prepare, replace_workers, validate, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
-from .quorum import count_votes, voters
+from .quorum import voters
 from .repeated_failure import confirm_suspicion
 
 EVICTED = "its node is evicted from the job"
@@ -33,6 +35,8 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     """What holds in every state. Returns whether it is the process that was known before, and the effects for its workers."""
     evicted = fact.member.node in state.membership.evicted
     same = state.membership.add(fact.member)
+    if state.isolated and state.phase is JobPhase.RUNNING and state.reachable.majority:
+        state.isolated = False
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())
     if fact.elastic:
@@ -115,7 +119,7 @@ def _joined_in_place(state: CoordinatorState, fact: LauncherJoined, same: bool) 
             state.elastic.lose(worker)
         if lost:
             return heal(state, EpochRequest(reason="node lost"))
-    elif node in last.nodes and (fact.last is None or fact.last.epoch != last.epoch):
+    elif node in last.nodes and (fact.held or fact.last is None or fact.last.epoch != last.epoch):
         return begin(state, EpochRequest(reason="node returned", in_place=True))  # it has missed what its workers received
     if state.elastic.waiting(state.eligible):
         state.timers.arm_batch(JoinersTimeout)
@@ -154,8 +158,7 @@ def _gathered(state: CoordinatorState, patient: bool) -> Effects:
 def _succeed(state: CoordinatorState, patient: bool) -> Effects:
     """After an election: all that are awaited, or at least half of the last layout."""
     here = set(state.membership.connected)
-    count = count_votes(state.last, here)
-    if not (state.awaited <= here or (not patient and (count.majority or count.half))):
+    if not (state.awaited <= here or (not patient and state.may_go_on)):
         if not state.timers.armed() and patient:
             state.timers.arm_batch()
         return []
@@ -180,7 +183,9 @@ def _adopt(state: CoordinatorState, last: Layout | None) -> None:
 
 def batch_is_complete(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """RUNNING: one epoch for all launchers that have joined meanwhile."""
-    return replace_workers(state) if state.in_place else begin(state, EpochRequest(reason="node returned"))
+    if state.in_place:
+        return replace_workers(state)
+    return begin(state, EpochRequest(reason="node returned")) if state.may_go_on else []
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------------
@@ -224,7 +229,14 @@ def lost_while_running(state: CoordinatorState, fact: SessionBroke) -> Effects:
     effects = _session_broke(state, fact.node)
     if effects and state.timers.armed(ReconnectTimeout) and fact.node in state.suspects:
         return effects + heal(state, EpochRequest(reason="node lost"))
+    if not state.reachable.majority:
+        state.timers.arm_once(state.declaration.lease_s, MajorityTimeout)
     return effects
+
+
+def majority_is_gone(state: CoordinatorState, _: MajorityTimeout) -> Effects:
+    """RUNNING: no majority has been there for a lease. The workers train as they can; the others are asked whether they have gone on."""
+    return [] if state.reachable.majority else isolate(state)
 
 
 def lost_while_halting(state: CoordinatorState, fact: SessionBroke) -> Effects:
@@ -237,8 +249,10 @@ def lost_while_halting(state: CoordinatorState, fact: SessionBroke) -> Effects:
 
 
 def suspects_are_lost(state: CoordinatorState, fact: NoProgress) -> Effects:
-    """RUNNING: a launcher's session broke, and no worker has moved since."""
-    return heal(state, EpochRequest(reason="node lost", step=fact.step)) if state.suspects else []
+    """RUNNING: a launcher's session broke, and the workers have waited for its workers since."""
+    if not state.suspects:
+        return []
+    return heal(state, EpochRequest(reason="node lost", step=fact.step)) if state.may_go_on else isolate(state)
 
 
 # --- votes --------------------------------------------------------------------------------------------------------------
@@ -248,8 +262,20 @@ def count_vote(state: CoordinatorState, fact: VoteGiven) -> Effects:
     """FORMING: the epoch may be valid now."""
     if not state.is_forming(fact.epoch):
         return []
-    state.quorum.acknowledged.add(fact.node)
+    state.quorum.prepared.add(fact.node)
+    if not fact.abstains:
+        state.quorum.acknowledged.add(fact.node)
     return confirm_suspicion(state) or validate_if_agreed(state)
+
+
+def leave_out(state: CoordinatorState, fact: PrepareFailed) -> Effects:
+    """FORMING: the kernel holds a launcher's workers: the others go on without it if they may."""
+    if not state.is_forming(fact.epoch):
+        return []
+    state.membership.disconnect(fact.node)
+    attributes = {"epoch": str(fact.epoch), "reason": fact.reason, "seen_by": state.declaration.node}
+    message = f"the launcher on {fact.node} cannot prepare epoch {fact.epoch}: {fact.reason}; it joins again once they have ended"
+    return [EmitEvent(name="node.held", message=message, node=fact.node, attributes=attributes), *begin(state, state.request)]
 
 
 def take_higher_number(state: CoordinatorState, fact: VoteRefused) -> Effects:

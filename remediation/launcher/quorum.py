@@ -12,15 +12,17 @@ class VoteCount(msgspec.Struct, frozen=True, kw_only=True):
 
     votes: int
     total: int
+    trained: bool = True
+    """A node that has workers in that layout is among them. Launchers without any cannot know that it does not train on."""
 
     @property
     def majority(self) -> bool:
-        return 2 * self.votes > self.total
+        return self.trained and 2 * self.votes > self.total
 
     @property
-    def half(self) -> bool:
-        """Exactly half: the leader's grant decides."""
-        return 2 * self.votes == self.total
+    def grantable(self) -> bool:
+        """Exactly half, or a majority of launchers without workers: the leader's grant decides."""
+        return 2 * self.votes == self.total or (not self.trained and 2 * self.votes > self.total)
 
 
 def voters(layout: Layout) -> tuple[str, ...]:
@@ -33,7 +35,8 @@ def count_votes(last: Layout | None, acknowledged: Collection[str]) -> VoteCount
     entitled = voters(last) if last is not None else ()
     if not entitled:
         return VoteCount(votes=1, total=1)
-    return VoteCount(votes=sum(node in acknowledged for node in entitled), total=len(entitled))
+    trained = last is None or not last.nodes or any(node in acknowledged for node in last.nodes)
+    return VoteCount(votes=sum(node in acknowledged for node in entitled), total=len(entitled), trained=trained)
 
 
 class Quorum:
@@ -45,6 +48,10 @@ class Quorum:
         """The highest epoch that any launcher is known to have voted for."""
         self.acknowledged: set[str] = set()
         """Launchers that voted for the epoch that is being formed."""
+        self.prepared: set[str] = set()
+        """Those, and the ones that have ended their workers and cannot vote."""
+        self.ballot = ""
+        """Digest of the layout that the launchers were first asked for."""
         self.leader_asked = False
         """A grant is requested and not answered yet."""
         self.leader_answered = False
@@ -53,7 +60,7 @@ class Quorum:
     def open_vote(self, epoch: int) -> int:
         """Begin to count anew. Returns the number of the new epoch: above `epoch` and above every vote that is known."""
         self.promised = max(epoch, self.promised) + 1
-        self.acknowledged = set()
+        self.acknowledged, self.prepared = set(), set()
         self.leader_asked = False
         return self.promised
 
@@ -62,9 +69,10 @@ class Quorum:
         self.promised = max(self.promised, promised)
 
     def count(self, last: Layout | None) -> VoteCount:
-        """The votes so far."""
-        return count_votes(last, self.acknowledged)
+        """The votes so far. Who is alone needs no disk to agree with itself."""
+        alone = last is not None and len(voters(last)) == 1
+        return count_votes(last, self.prepared if alone else self.acknowledged)
 
     def agreed(self, layout: Layout) -> bool:
-        """Every node of the layout has voted."""
-        return self.acknowledged.issuperset(layout.nodes)
+        """Every node of the layout is ready for it."""
+        return self.prepared.issuperset(layout.nodes)

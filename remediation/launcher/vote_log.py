@@ -1,12 +1,18 @@
 """What a launcher of a node remembers of its run, so that a restarted one joins again and does not begin anew."""
 
+import asyncio
+import logging
 import threading
 from pathlib import Path
 
 import msgspec
 
+from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.command_fence import write_whole
+from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Layout
+
+log = logging.getLogger(__name__)
 
 
 class VoteRecord(msgspec.Struct, kw_only=True):
@@ -14,6 +20,8 @@ class VoteRecord(msgspec.Struct, kw_only=True):
 
     promised: int = 0
     """The highest epoch that this launcher has voted for."""
+    ballot: str = ""
+    """Digest of the layout that it has voted for under that number."""
     last: Layout | None = None
     """The last valid layout that it knows."""
     over: bool = False
@@ -25,39 +33,80 @@ class VoteLog:
 
     def __init__(self, state_dir: Path, run: str, node: str) -> None:
         self._lock = threading.Lock()
-        self._path = state_dir / "votes" / f"{run}-{node}.json"
+        self.path = state_dir / "votes" / f"{run}-{node}.json"
+        self.unreadable = ""
+        """Why the votes that were given are not known; nothing is voted for until the job goes on with us under an epoch that others agreed to."""
         self.record = self._read()
 
-    def promise(self, epoch: int) -> bool:
-        """Vote for an epoch; False if an equal or higher one has our vote."""
+    def promise(self, epoch: int, ballot: str) -> bool:
+        """Vote for a layout under a number; False if another layout, or a higher number, has our vote. The same vote may be given again.
+
+        Raises ControlError where it cannot be written down, or where older votes cannot be read: then it is not given.
+        """
         with self._lock:
-            if epoch <= self.record.promised:
+            if self.unreadable:
+                raise ControlError(self.unreadable)
+            record = self.record
+            if epoch < record.promised or (epoch == record.promised and ballot != record.ballot):
                 return False
-            self.record.promised = epoch
-            self._write()
+            if epoch > record.promised:
+                self._write(msgspec.structs.replace(record, promised=epoch, ballot=ballot))
             return True
 
+    def may_start(self, epoch: int, ballot: str) -> bool:
+        """Whether a valid layout is none that our vote was given against."""
+        record = self.record
+        return epoch > record.promised or (epoch == record.promised and record.ballot in ("", ballot))
+
     def valid(self, layout: Layout) -> None:
-        """An epoch became valid."""
+        """An epoch became valid. A disk that takes nothing keeps no epoch from starting: the vote for it is what must be written down."""
         with self._lock:
-            if self.record.last is not None and layout.epoch < self.record.last.epoch and not self.record.over:
+            record = self.record
+            if record.last is not None and layout.epoch < record.last.epoch and not record.over:
                 return  # a newer one was written meanwhile
-            self.record.last = layout
-            self.record.promised = max(self.record.promised, layout.epoch)
-            self.record.over = False
-            self._write()
+            ballot = record.ballot if record.promised >= layout.epoch else ""
+            known = VoteRecord(promised=max(record.promised, layout.epoch), ballot=ballot, last=layout)
+            self._keep(known)
 
     def end(self) -> None:
         """The run is over."""
         with self._lock:
-            self.record.over = True
-            self._write()
+            self._keep(msgspec.structs.replace(self.record, over=True))
 
-    def _write(self) -> None:
-        write_whole(self._path, msgspec.json.encode(self.record))
+    def _keep(self, record: VoteRecord) -> None:
+        try:
+            self._write(record)
+            self.unreadable = ""
+        except ControlError as error:
+            self.record = record
+            log.warning("%s; the epoch that has begun is written down with the next vote", error)
+
+    def _write(self, record: VoteRecord) -> None:
+        write_whole(self.path, msgspec.json.encode(record))
+        self.record = record
 
     def _read(self) -> VoteRecord:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=VoteRecord)
-        except (FileNotFoundError, msgspec.MsgspecError):
+            return msgspec.json.decode(self.path.read_bytes(), type=VoteRecord)
+        except FileNotFoundError:
             return VoteRecord()
+        except (OSError, msgspec.MsgspecError) as error:
+            self.unreadable = f"the votes of this launcher cannot be read ({self.path}: {error}): delete the file once no launcher of the run is left"
+            log.warning("%s; it does not vote", self.unreadable)
+            return VoteRecord()
+
+
+async def vote(votes: VoteLog, epoch: int, ballot: str) -> Body:
+    """The answer to a coordinator that asks for a vote: given, refused because of the vote `promised`, or withheld for a reason."""
+    promised = votes.record.promised
+    try:
+        return {"vote": await asyncio.to_thread(votes.promise, epoch, ballot), "promised": promised}
+    except ControlError as error:
+        log.warning("this launcher does not vote on epoch %d: %s", epoch, error)
+        return {"vote": False, "promised": promised, "abstains": str(error)}
+
+
+def check_vote(votes: VoteLog, layout: Layout, ballot: str) -> None:
+    """Raises Stale for a layout that our vote was given against."""
+    if not votes.may_start(layout.epoch, ballot):
+        raise Stale(f"epoch {layout.epoch} of {layout.coordinator} is over: this launcher voted for {votes.record.promised}")

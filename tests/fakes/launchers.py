@@ -54,6 +54,9 @@ if rank == 0:
 for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
     barrier()
     time.sleep(0.02)
+    while rank == world - 1 and step > 5 and os.path.exists("pause-0"):
+        open("paused", "w").close()
+        sum(range(100_000))
     if rank == world - 1 and os.path.exists(f"poison-{step}"):
         raise ValueError("negative length")
     if rank == (world - int(os.environ["EAGLE_EYE_EPOCH"])) % world and os.path.exists(f"moving-exit-{step}"):
@@ -222,6 +225,8 @@ class FakeLeader:
             return {}
         if kind == "coordinator_of":
             return self.known if self.known.get("node") in self.peers else {}
+        if kind == "present":
+            return {"present": body["node"] in self.peers, "known": True}
         if kind == "cordon_of":
             return self.cordons.get(body["node"], {})
         self.asked.append(body)

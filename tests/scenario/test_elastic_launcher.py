@@ -263,12 +263,27 @@ def test_a_follower_dies_and_comes_back(cluster: ElasticCluster, leader: FakeLea
     cluster.trains(4, first)
 
 
-def test_two_launchers_that_lose_one_without_a_server_stop_and_say_why(cluster: ElasticCluster) -> None:
-    cluster.both(nproc=2)
+def test_two_launchers_that_lose_one_without_a_server_wait_and_then_stop_and_say_why(cluster: ElasticCluster) -> None:
+    cluster.both(nproc=2, wait_nodes_s=5.0)
     cluster.trains(4, cluster.worker(0, 0))
     cluster.launchers[1].kill()
+    wait_until("the loss to be known", lambda: cluster.events("coordinator.isolated"))
+    assert cluster.launchers[0].poll() is None
     assert cluster.launchers[0].wait(DEADLINE_S) == 1
     assert "no server was there to say which half goes on" in cluster.events("job.failed")[0].message
+
+
+def test_workers_that_were_fenced_without_a_majority_go_on_with_the_same_processes_when_the_other_is_back(cluster: ElasticCluster) -> None:
+    cluster.both(nproc=2)
+    first = cluster.worker(0, 0)
+    cluster.trains(4, first)
+    pids = [cluster.pid(0, 0), cluster.pid(0, 1)]
+    cluster.launchers[1].kill()
+    wait_until("the loss to be known", lambda: cluster.events("coordinator.isolated"))
+    cluster.launchers[1].wait()
+    cluster.launch(1, nproc=2)
+    cluster.trains(4, first)
+    assert [cluster.pid(0, 0), cluster.pid(0, 1)] == pids
 
 
 def test_a_worker_of_another_node_dies(cluster: ElasticCluster) -> None:

@@ -1,13 +1,11 @@
 """Elastic workers under the coordinator's state machine: who is left out, who is taken in, and what ends the job."""
 
-
-
 import pytest
 from msgspec.structs import replace
 
 from eagle_eye.types import Layout, WorkerStateReport
 from fakes.elastic_coordinator import Job, only
-from remediation.launcher.coordinator import JobPhase
+from remediation.launcher.coordinator import Effects, JobPhase
 from remediation.launcher.coordinator_effects import (
     AskGrant,
     CommandResult,
@@ -305,28 +303,34 @@ def test_broken_connections_without_a_loss_are_made_anew() -> None:
     assert only(job.pass_time(1.1), Prepare)[0].layout.workers == job.layout.workers
 
 
+def passed(job: Job, rounds: int) -> Effects:
+    """Two seconds each."""
+    return [effect for _ in range(rounds) for effect in job.pass_time(2.0)]
+
+
 def test_half_without_a_server_is_a_stop_that_says_why() -> None:
     job = Job(nodes=2, slots=1).running()
     job.coordinator.left("n1")
-    job.coordinator.no_progress()
+    assert not only(job.coordinator.no_progress(), Prepare), "they wait, and nobody could say who goes on"
+    assert only(job.coordinator.broken("r/n0/0", job.layout.epoch), Prepare), "they cannot go on as they are"
     job.holdings()
     job.votes("n0")
     assert only(job.pass_time(0.006), AskGrant)
     job.coordinator.granted(job.epoch, False)
-    assert "no server was there to say which half goes on" in only(job.pass_time(2.1), End)[0].reason
+    assert not only(job.pass_time(2.1), End), "the other half may come back"
+    job.coordinator.commanded = False
+    assert "no server was there to say which half goes on" in only(passed(job, 310), End)[0].reason
 
 
-def test_a_minority_gives_its_workers_up_and_looks_for_the_others() -> None:
+def test_a_minority_fences_its_workers_and_looks_for_the_others() -> None:
     job = Job(nodes=3, slots=1).running()
     job.coordinator.left("n1")
     job.coordinator.left("n2")
-    job.coordinator.no_progress()
-    job.votes("n0")
-    job.holdings()
-    told = job.pass_time(2.1)
-    assert only(told, EndWorkers)
+    assert not only(job.coordinator.no_progress(), Prepare), "they wait within a collective: nothing is begun without a majority"
+    assert only(job.die("r/n0/0"), EndWorkers) == []
+    told = passed(job, 15)
     assert not only(told, End)
-    assert job.coordinator.candidate
+    assert not only(told, EndWorkers)
 
 
 def parted() -> tuple[Job, Layout]:

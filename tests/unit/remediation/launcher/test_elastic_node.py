@@ -64,20 +64,17 @@ class Node:
         await self.node.close()
 
 
-def test_workers_that_were_held_for_too_long_are_no_longer_counted_on(tmp_path: Path) -> None:
-    ended: list[str] = []
-
-    async def give_up() -> None:
-        ended.append(NAME)
-
+def test_workers_are_held_until_an_epoch_frees_them_however_long_that_takes(tmp_path: Path) -> None:
     async def play() -> None:
         made = Node(tmp_path)
         async with made.entered() as node:
-            node.hold(give_up)
-            kind, words = await made.told.get()
-            assert (kind, words["worker"], words["pid"]) == ("abandoned", NAME, os.getpid())
-            assert ended == [NAME], "they have ended before anybody is told"
-            assert node.registry == [], "and whoever coordinates next does not hear of them"
+            node.hold()
+            assert node.held
+            assert len(node.registry) == 1, "whoever coordinates next hears of them"
+            place = RankPlacement(worker=NAME, node="n0", rank=0, local_rank=0)
+            layout = Layout(job="t/j/r", epoch=4, time=0.0, coordinator="n1", launchers={"n0": "n0:1"}, placements=(place,), in_place=True)
+            await node.actions["regroup"]({"layout": layout, "ballot": "b", "words": {}, "leaving": []})
+            assert not node.held
 
     asyncio.run(play())
 
@@ -89,7 +86,7 @@ def test_a_worker_that_is_being_ended_is_not_counted_on_by_the_next_coordinator(
             assert len(node.registry) == 1
             made.worker.ordered_s = 0.0
             assert node.registry == []
-            answer = await node.actions["fence"]({"epoch": 4, "workers": [NAME, "r/n1/0"]})
+            answer = await node.actions["fence"]({"epoch": 4, "ballot": "b", "workers": [NAME, "r/n1/0"]})
             assert answer["vote"]
             told = dict([await made.told.get(), await made.told.get()])
             assert (told["abandoned"]["worker"], told["abandoned"]["pid"]) == (NAME, os.getpid())
@@ -107,7 +104,7 @@ def test_what_a_transition_cost_reaches_another_coordinator_though_the_next_epoc
 
         async with made.entered() as node:
             session = made.session
-            await node.actions["fence"]({"epoch": 4, "workers": [NAME], "soft": [NAME]})
+            await node.actions["fence"]({"epoch": 4, "ballot": "b", "workers": [NAME], "soft": [NAME]})
             queue = ReportQueue(send, lambda: 4)
             sending = asyncio.create_task(queue.run())
             for kind in ("broken", "joined", "resumed"):

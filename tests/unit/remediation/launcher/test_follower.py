@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from eagle_eye.clock import SystemClock
+from eagle_eye.config import StallConfig
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_messages import Body, Peer
 from fakes.control_channel import RecordingHandler, at, run, served, until
-from remediation.launcher.coordinator_election import ProgressWitness
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.follower import Follower
 from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.loss_witness import LossWitness
 from remediation.launcher.vote_log import VoteLog
 
 PEER = Peer(role="launcher", node="n2", job="t/j/r", incarnation="b", address="127.0.0.1:1")
@@ -36,10 +37,15 @@ class Idle:
     """A member without workers."""
 
     registry: tuple[Body, ...] = ()
-    broken = False
+    broken = held = False
 
     def __init__(self) -> None:
         self.moved = lambda _address: None
+        self.released = lambda: None
+        self.overtaken_by = 0
+
+    async def overtaken(self) -> None:
+        self.overtaken_by += 1
 
     async def obey(self, _command: object) -> Body:
         return {}
@@ -53,9 +59,12 @@ async def a_follower(folder: Path) -> AsyncIterator[tuple[Follower, Idle]]:
     async def nobody() -> str:
         return ""
 
+    async def unknown(_node: str) -> bool | None:
+        return None
+
     made = Follower(
         settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None), CommandFence(), clock,  # type: ignore[arg-type]
-        witness=ProgressWitness(clock), coordinator_of=nobody,
+        witness=LossWitness(clock, 1.0, StallConfig(), list), coordinator_of=nobody, present=unknown,
     )  # fmt: skip
     try:
         yield made, member

@@ -326,7 +326,7 @@ def left_by(given: LauncherSettings, *files: Path) -> list[str]:
     """What lies in the state directory after the end of a run that had left this much."""
     fence, terms = CommandFence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
     fence.admit_term(2)
-    terms.promise(3)
+    terms.promise(3, "a")
     terms.end()
     for directory in (given.logs, given.checkpoints):
         directory.mkdir(parents=True)
@@ -351,8 +351,10 @@ def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path)
 
 def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
     file = VoteLog(tmp_path, "r", "n0")
-    assert file.promise(3)
-    assert not VoteLog(tmp_path, "r", "n0").promise(3)
+    assert file.promise(3, "a")
+    assert not VoteLog(tmp_path, "r", "n0").promise(3, "b"), "it names a layout, not a number"
+    assert VoteLog(tmp_path, "r", "n0").promise(3, "a"), "the answer was lost, and it is asked for again"
+    assert not VoteLog(tmp_path, "r", "n0").promise(2, "a")
     file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, placements=()))
     again = VoteLog(tmp_path, "r", "n0").record
     assert again.last is not None

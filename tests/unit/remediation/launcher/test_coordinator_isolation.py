@@ -1,0 +1,105 @@
+"""A coordinator that cannot reach enough launchers, or whose launchers cannot vote or not end their workers: nobody is harmed for that."""
+
+import msgspec
+
+from eagle_eye.types import RankPlacement
+from fakes.plain_coordinator import Job, layout_of, only
+from remediation.launcher.coordinator import JobPhase
+from remediation.launcher.coordinator_effects import EmitEvent, EndWorkers, Prepare, Start
+from remediation.launcher.quorum import count_votes
+
+
+def test_launchers_without_workers_cannot_outvote_the_only_node_that_trains() -> None:
+    """It may train on behind a broken network: only the server can know that it is gone."""
+    last = msgspec.structs.replace(layout_of("n0", "n1", "n2"), placements=(RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0),))
+    assert (count_votes(last, ["n1", "n2"]).majority, count_votes(last, ["n1", "n2"]).grantable) == (False, True)
+    assert count_votes(last, ["n0", "n2"]).majority
+
+
+def test_less_than_half_never_goes_on() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    [told] = job.coordinator.no_progress()
+    assert isinstance(told, EmitEvent)
+    assert told.name == "coordinator.isolated"
+    assert job.pass_time(60) == [], "nothing is begun, and nobody is ended"
+    assert (job.coordinator.phase, job.coordinator.isolated) == (JobPhase.RUNNING, True)
+    job.join("n1", last=job.layout)
+    assert not job.coordinator.isolated
+    assert only(job.coordinator.no_progress(), Prepare)[0].layout.nodes == ("n0", "n1")
+
+
+def test_a_worker_that_dies_where_too_few_are_left_ends_no_other_before_a_majority_is_back() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    died = job.coordinator.died(1, "e")
+    assert [effect.name for effect in only(died, EmitEvent)] == ["coordinator.isolated"]
+    assert not only(died, Prepare)
+    assert not only(died, EndWorkers)
+    assert (job.coordinator.phase, job.coordinator.candidate, job.coordinator.budget.spent) == (JobPhase.WAITING, True, 0)
+    assert job.pass_time(20.0) == []
+    job.join("n1", last=job.layout)
+    layout = only(job.pass_time(0.3), Prepare)[0].layout
+    assert (layout.nodes, layout.reason, layout.restarts) == (("n0", "n1"), "node lost", 1)
+
+
+def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.commanded = False
+    job.coordinator.left("n1")
+    assert not only(job.coordinator.no_progress(), Prepare)
+    job.coordinator.commanded = True
+    assert only(job.coordinator.no_progress(), Prepare)
+
+
+def test_who_is_ready_and_cannot_write_its_vote_down_is_asked_again() -> None:
+    job = Job(nodes=2).running("n0", "n1")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0")
+    assert job.coordinator.acknowledged("n1", 2, "no space left on device") == []
+    assert only(job.pass_time(5.1), Prepare)[0].layout.nodes == ("n0", "n1"), "it is not left behind"
+    assert only(job.acknowledge("n0", "n1"), Start)
+
+
+def test_a_majority_goes_on_although_one_cannot_write_its_vote_down() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0", "n1")
+    assert only(job.coordinator.acknowledged("n2", 2, "no space left on device"), Start)[0].layout.nodes == ("n0", "n1", "n2")
+
+
+def test_a_node_whose_processes_the_kernel_holds_is_left_out_and_told_and_joins_again() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0", "n1")
+    effects = job.coordinator.unprepared("n2", 2, "processes 7 do not end though killed")
+    assert [(event.name, event.node) for event in only(effects, EmitEvent)] == [("node.held", "n2")]
+    assert only(effects, Prepare)[0].layout.nodes == ("n0", "n1")
+    assert only(job.acknowledge("n0", "n1"), Start)
+    job.coordinator.started(3)
+    job.join("n2", last=job.layout)
+    assert only(job.pass_time(0.3), Prepare)[0].layout.nodes == ("n0", "n1", "n2")
+
+
+def test_a_coordinator_that_was_cut_off_looks_for_the_others_after_a_lease() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    assert not job.coordinator.isolated, "it may be a moment's trouble"
+    assert [event.name for event in only(job.pass_time(2.1), EmitEvent)] == ["coordinator.isolated"]
+    assert (job.coordinator.isolated, job.coordinator.phase) == (True, JobPhase.RUNNING)
+    assert job.coordinator.missing == ("n1", "n2")
+    job.join("n1", last=job.layout)
+    assert not job.coordinator.isolated
+
+
+def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:
+    job = Job(nodes=3, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    job.coordinator.no_progress()
+    assert job.pass_time(61.0) == []
+    job.coordinator.died(1, "e")
+    assert job.pass_time(61.0) == []
