@@ -35,15 +35,22 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     """What holds in every state. Returns whether it is the process that was known before, and the effects for its workers."""
     evicted = fact.member.node in state.membership.evicted
     same = state.membership.add(fact.member)
-    if state.isolated and state.phase is JobPhase.RUNNING and state.reachable.majority:
-        state.isolated = False
+    reunited = _reunited(state)
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())
     if fact.elastic:
         state.budget.suit_elastic_workers()
     if not evicted:
-        return same, []
-    return same, [DismissWorker(node=fact.member.node, worker=each.worker, reason=EVICTED) for each in fact.elastic]
+        return same, reunited
+    return same, [*reunited, *(DismissWorker(node=fact.member.node, worker=each.worker, reason=EVICTED) for each in fact.elastic)]
+
+
+def _reunited(state: CoordinatorState) -> Effects:
+    """RUNNING: a majority is here again, and the epoch is still the last one."""
+    if not (state.isolated and state.phase is JobPhase.RUNNING and state.reachable.majority):
+        return []
+    state.isolated = False
+    return [state.job_event("coordinator.reunited", "a majority of the launchers can be reached again")]
 
 
 def _can_use_workers(state: CoordinatorState, last: Layout | None) -> bool:
@@ -265,7 +272,17 @@ def count_vote(state: CoordinatorState, fact: VoteGiven) -> Effects:
     state.quorum.prepared.add(fact.node)
     if not fact.abstains:
         state.quorum.acknowledged.add(fact.node)
-    return confirm_suspicion(state) or validate_if_agreed(state)
+    return _withheld(state, fact) + (confirm_suspicion(state) or validate_if_agreed(state))
+
+
+def _withheld(state: CoordinatorState, fact: VoteGiven) -> Effects:
+    """The event for a launcher that is ready and cannot vote; once for each reason."""
+    if not fact.abstains or state.quorum.withheld.get(fact.node) == fact.abstains:
+        return []
+    state.quorum.withheld[fact.node] = fact.abstains
+    message = f"the launcher on {fact.node} cannot vote for epoch {fact.epoch}: {fact.abstains}"
+    attributes = {"epoch": str(fact.epoch), "reason": fact.abstains, "seen_by": state.declaration.node}
+    return [EmitEvent(name="vote.withheld", message=message, node=fact.node, attributes=attributes)]
 
 
 def leave_out(state: CoordinatorState, fact: PrepareFailed) -> Effects:

@@ -50,6 +50,8 @@ class Quorum:
         """Launchers that voted for the epoch that is being formed."""
         self.prepared: set[str] = set()
         """Those, and the ones that have ended their workers and cannot vote."""
+        self.withheld: dict[str, str] = {}
+        """Launcher → why it could not vote, the last time that it was told."""
         self.ballot = ""
         """Digest of the layout that the launchers were first asked for."""
         self.leader_asked = False

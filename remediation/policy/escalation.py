@@ -88,6 +88,7 @@ HANG = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), evidenc
 SLOW = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), cost_weighed=True, inferred=True)
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
+WAITING = Escalation(remedy="mend what the evidence names; the launchers try again by themselves, and no worker is ended meanwhile")
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
@@ -121,6 +122,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "slow node": SLOW,
     "slow worker": SLOW,
     "loss not finite": LOSS,
+    "job waiting": WAITING,
 }
 """Cause (as diagnosis names it) → escalation."""
 

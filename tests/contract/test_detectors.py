@@ -118,6 +118,9 @@ def deaths(draft: Draft) -> None:
     if draft.tick == 48:
         told = {"worker": workers[0].name, "errno": "ENOSPC", "reason": "No space left on device", "free_bytes": "0", "needed_bytes": "9"}
         draft.tell("checkpoint.failed", job, path="/ckpt", attempt="1", retry_s="1.0", **told, **common)
+    if draft.tick == 60:
+        draft.tell("node.held", node, epoch="2", reason="processes 7 do not end", seen_by="node-0")
+        draft.tell("coordinator.isolated", job, epoch="1", reason="node-1 cannot be reached")
     if draft.tick == 72:
         draft.tell("session.lost", node, role="agent", incarnation="x", job=draft.layout.job)
         draft.tell("session.lost", node, role="launcher", incarnation="x", job=draft.layout.job)

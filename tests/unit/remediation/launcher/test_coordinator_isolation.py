@@ -25,7 +25,7 @@ def test_less_than_half_never_goes_on() -> None:
     assert told.name == "coordinator.isolated"
     assert job.pass_time(60) == [], "nothing is begun, and nobody is ended"
     assert (job.coordinator.phase, job.coordinator.isolated) == (JobPhase.RUNNING, True)
-    job.join("n1", last=job.layout)
+    assert [event.name for event in only(job.join("n1", last=job.layout), EmitEvent)] == ["coordinator.reunited"]
     assert not job.coordinator.isolated
     assert only(job.coordinator.no_progress(), Prepare)[0].layout.nodes == ("n0", "n1")
 
@@ -58,7 +58,10 @@ def test_who_is_ready_and_cannot_write_its_vote_down_is_asked_again() -> None:
     job = Job(nodes=2).running("n0", "n1")
     job.coordinator.died(1, "e")
     job.acknowledge("n0")
-    assert job.coordinator.acknowledged("n1", 2, "no space left on device") == []
+    [told] = job.coordinator.acknowledged("n1", 2, "no space left on device")
+    assert isinstance(told, EmitEvent)
+    assert (told.name, told.node) == ("vote.withheld", "n1")
+    assert job.coordinator.acknowledged("n1", 2, "no space left on device") == [], "told once"
     assert only(job.pass_time(5.1), Prepare)[0].layout.nodes == ("n0", "n1"), "it is not left behind"
     assert only(job.acknowledge("n0", "n1"), Start)
 
