@@ -108,7 +108,6 @@ class Follower:
         self._changed = asyncio.Event()
         self._moved = ""
         member.moved = self._move
-        member.released = self._join_again
         self.reports = ReportQueue(self._report, lambda: self._votes.record.promised)
         """For the coordinator."""
         self.address = ""
@@ -232,7 +231,7 @@ class Follower:
         self._moved = address
         self._changed.set()
 
-    def _join_again(self) -> None:
+    def join_again(self) -> None:
         """The coordinator has left us out for processes that did not end: they have."""
         if self._client is not None and self.address:
             self._rejoining = asyncio.create_task(self._ask_in(self._client, self._settings.lease_s))

@@ -15,7 +15,7 @@ import msgspec
 from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError, TemporaryError
+from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient
@@ -40,7 +40,8 @@ from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_settings import LauncherSettings
-from .loss_witness import LossWitness, WorkerMarks
+from .leader_view import LeaderView
+from .loss_witness import LossWitness, marks_of
 from .quorum import voters
 from .training_command import parse_training_command
 from .vote_log import VoteLog
@@ -92,10 +93,12 @@ class Launcher:
         self._server = self._control(settings.address)
         self._console = Console(lambda: self._workers.all, sys.stdout)
         self._leader: ControlClient | None = None
+        self._view = LeaderView(settings.job, settings.node)
         self._follower: Follower | None = None
         self._executor: EffectExecutor | None = None
-        self._witness = LossWitness(clock, settings.lease_s, settings.stall, self._marks)
+        self._witness = LossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
         self._member.waits = self._witness.waits
+        self._member.released = self._join_again
         self._store_pid = 0
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -162,9 +165,10 @@ class Launcher:
                 fence=self._fence, clock=self._clock, credentials=self._credentials,
             )  # fmt: skip
             await self._leader.start()
+            self._view.client = self._leader
         self._follower = Follower(
             settings, self._peer, self._member, self._votes, self._event_log, self._fence, self._clock,
-            witness=self._witness, coordinator_of=self._known_coordinator, present=self._present, credentials=self._credentials,
+            witness=self._witness, coordinator_of=self._view.coordinator, present=self._view.present, credentials=self._credentials,
         )  # fmt: skip
         await asyncio.gather(self._zygote.ready(), check_cordon(self._leader, settings))
 
@@ -212,7 +216,7 @@ class Launcher:
         if self._follower is None:
             return
         last = None if self._votes.record.over else self._votes.record.last
-        address = await self._known_coordinator()
+        address = await self._view.coordinator()
         if not address and last is None and self._is_rendezvous():
             self._lead(())
             address = await self._while_candidate(self._follower)
@@ -254,17 +258,21 @@ class Launcher:
         )  # fmt: skip
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
-        self._join_own(record.promised)
-        self._member.released = lambda: self._join_own(self._votes.record.promised)
+        self._join_own(self._executor)
 
-    def _join_own(self, promised: int) -> None:
+    def _join_again(self) -> None:
+        """Workers that the kernel held have ended: the coordinator had left us out for them."""
+        if self._executor is not None:
+            self._join_own(self._executor)
+        elif self._follower is not None:
+            self._follower.join_again()
+
+    def _join_own(self, leading: EffectExecutor) -> None:
         """Take part in the job that we coordinate."""
-        if self._executor is None:
-            return
         settings = self._settings
-        self._executor.join(
+        leading.join(
             {"node": settings.node, "address": self._address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
-             "promised": promised, "last": None, "elastic": self._elastic.registry, "held": self._elastic.held}
+             "promised": self._votes.record.promised, "last": None, "elastic": self._elastic.registry, "held": self._elastic.held}
         )  # fmt: skip
 
     async def _while_candidate(self, following: Follower) -> str:
@@ -286,7 +294,7 @@ class Launcher:
             alone = self._clock.monotonic() if alone is None else alone
             self._stays_alone(leading.coordinator.missing, self._clock.monotonic() - alone)
             others = [address for node, address in last.launchers.items() if node != self._settings.node]
-            for address in dict.fromkeys([await self._known_coordinator(), *others]):
+            for address in dict.fromkeys([await self._view.coordinator(), *others]):
                 if address and leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
                     self._executor = None
                     await leading.yield_to(following.address)
@@ -296,15 +304,15 @@ class Launcher:
     async def _gone_on(self, following: Follower, last: Layout) -> str:
         """The coordinator under which the others have gone on without us, '' if they have not: then our epoch is the last one."""
         others = [address for node, address in last.launchers.items() if node != self._settings.node]
-        for address in dict.fromkeys([await self._known_coordinator(), *others]):
+        for address in dict.fromkeys([await self._view.coordinator(), *others]):
             if address and (found := await following.newer_coordinator(address, last.epoch)):
                 return found
         return ""
 
     def _stays_alone(self, missing: tuple[str, ...], seconds: float) -> None:
-        """Without a majority. Raises LaunchError after long enough; how the job ends is not ours to say."""
+        """Without a majority. Raises LaunchError after long enough, unless workers here train on; how the job ends is not ours to say."""
         longest = self._settings.wait_nodes_s
-        if seconds > longest:
+        if seconds > longest and self._witness.waits():
             raise LaunchError(
                 f"{', '.join(missing)} could not be reached for {longest:g} s: without them too few launchers of {self._settings.job} "
                 "are here to go on. If it goes on elsewhere, start this launcher again when the network is whole: it joins the others"
@@ -312,17 +320,6 @@ class Launcher:
 
     def _is_rendezvous(self) -> bool:
         return self._settings.rendezvous in ("", self._address)
-
-    async def _known_coordinator(self) -> str:
-        """Address of the coordinator that the leader knows to be alive; '' if that is nobody, or we."""
-        if self._leader is None:
-            return ""
-        try:
-            answer = await self._leader.request("coordinator_of", {"job": self._settings.job}, 1.0)
-        except EagleEyeError as error:
-            log.info("the server cannot be asked for a coordinator: %s", error)
-            return ""
-        return "" if answer.get("node") == self._settings.node else str(answer.get("address", ""))
 
     async def _watch_progress(self) -> None:
         """Second witness of a lost launcher: all workers that can be reached wait."""
@@ -337,31 +334,8 @@ class Launcher:
                 continue
             now = self._clock.monotonic()
             broke = now if broke is None else broke
-            if await self._witness.proves(now - broke, partial(self._any_present, suspects)) and await leading.all_wait():
+            if await self._witness.proves(now - broke, partial(self._view.any_present, suspects)) and await leading.all_wait():
                 leading.do(leading.coordinator.no_progress(self._workers.highest_step))
-
-    def _marks(self) -> list[WorkerMarks]:
-        """Of the living workers of this node."""
-        return [
-            WorkerMarks(worker.name, worker.pid, now.marks if (now := self._workers.now(worker)) is not None else None, self._workers.step_s(worker))
-            for worker in self._workers.all if worker.running
-        ]  # fmt: skip
-
-    async def _any_present(self, nodes: tuple[str, ...]) -> bool | None:
-        """Whether the server knows any of these to be there; None if it cannot be asked."""
-        answers = [await self._present(node) for node in nodes]
-        return None if None in answers else any(answers)
-
-    async def _present(self, node: str) -> bool | None:
-        """Whether the server knows a node of the job to be there; None if it cannot be asked, or is too new to know."""
-        if self._leader is None or not self._leader.connected:
-            return None
-        try:
-            answer = await self._leader.request("present", {"job": self._settings.job, "node": node}, 1.0)
-        except EagleEyeError as error:
-            log.info("the server cannot be asked for %s: %s", node, error)
-            return None
-        return bool(answer["present"]) if answer["known"] else None
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 
+from .workers import Workers
+
 RETURN_S = 0.5
 """A session that broke is given so long to come back, whatever the workers do."""
 ASK_S = 0.5
@@ -34,6 +36,14 @@ class WorkerMarks(NamedTuple):
     """Grows with everything that it completes; None if it does not tell."""
     step_s: float | None = None
     """Usual length of its steps."""
+
+
+def marks_of(workers: Workers) -> list[WorkerMarks]:
+    """Of the living workers of this node."""
+    return [
+        WorkerMarks(worker.name, worker.pid, now.marks if (now := workers.now(worker)) is not None else None, workers.step_s(worker))
+        for worker in workers.all if worker.running
+    ]  # fmt: skip
 
 
 class LossWitness:

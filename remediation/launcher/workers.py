@@ -399,11 +399,6 @@ class Workers:
             return statistics.median(lengths) if len(lengths) >= FEWEST else None
         return None
 
-    def marks(self) -> int | None:
-        """A number that grows while any worker of this node moves; None if no worker has a ring."""
-        counts = [now.marks for now in self._now()]
-        return sum(counts) if counts else None
-
     def _now(self) -> Iterator[Now]:
         for worker in self.all:
             reader = self.reader(worker)

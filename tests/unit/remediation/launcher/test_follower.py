@@ -41,7 +41,6 @@ class Idle:
 
     def __init__(self) -> None:
         self.moved = lambda _address: None
-        self.released = lambda: None
         self.overtaken_by = 0
 
     async def overtaken(self) -> None:
