@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -202,11 +202,20 @@ class Leader:
         alive = [node for node in body["missing"] if ("launcher", node, layout.job) in self._peers]
         if alive:
             return {"granted": False, "reason": f"{', '.join(alive)} still has a session to the leader"}
+        if training := self._may_train(layout.job, body["missing"]):
+            return {"granted": False, "reason": f"the agent on {', '.join(training)} still reports, and none of those that ask has workers: they may train there"}
         if not self.old_enough:
             return {"granted": False, "reason": "the leader has just begun and waits for the others to come back"}
         granted = self._ledger.grant_epoch(layout.job, int(body["epoch"]), layout)
         log.info("epoch %s of %s %s the %s", body["epoch"], layout.job, "granted to" if granted else "refused to", peer)
         return {"granted": granted, "reason": "" if granted else f"epoch {body['epoch']} was granted to others"}
+
+    def _may_train(self, job: str, missing: Sequence[str]) -> list[str]:
+        """Nodes that have all workers of the job, whose launchers are missing and whose agents are not: who asks cannot know that they have ended."""
+        known = self._jobs.get(job)
+        if known is None or not set(known.layout.nodes) <= set(missing):
+            return []
+        return [node for node in known.layout.nodes if ("agent", node, "") in self._peers]
 
     # --- the operator --------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from .job_member import JobMember
 from .launcher_settings import LauncherSettings
 from .loss_witness import LossWitness
 from .rendezvous_store import POLL_S
+from .retransmission import host_of
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -256,11 +257,16 @@ class Follower:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
         while not client.connected:
-            if self._member.broken or await self._witness.proves(self._clock.monotonic() - broke, self._is_elsewhere):
+            if self._member.broken or await self._witness.proves(self._clock.monotonic() - broke, self._is_elsewhere, self._hosts()):
                 return False
             await asyncio.sleep(LOOK_S)
         answer = await self._ask_in(client, self._settings.lease_s)
         return bool(answer.get("accepted"))
+
+    def _hosts(self) -> tuple[str, ...]:
+        """Of the coordinator."""
+        last = self._votes.record.last
+        return (host_of(last.launchers[last.coordinator]),) if last is not None else ()
 
     async def _is_elsewhere(self) -> bool | None:
         """Whether the server has a session with the coordinator; None if it cannot be asked."""

@@ -41,8 +41,10 @@ from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView
+from .leftovers import remove_leftovers
 from .loss_witness import LossWitness, marks_of
 from .quorum import voters
+from .retransmission import host_of
 from .training_command import parse_training_command
 from .vote_log import VoteLog
 from .worker_environment import StoreAddress
@@ -284,28 +286,34 @@ class Launcher:
         while (leading := self._executor) is not None:
             await asyncio.sleep(ASK_LEADER_S)
             last = leading.coordinator.last
-            if leading.coordinator.isolated and last is not None and (address := await self._gone_on(following, last)):
-                self._executor = None
-                await leading.yield_to(address)
-                return address
-            if not leading.coordinator.candidate or last is None:
+            if not (leading.coordinator.candidate or leading.coordinator.isolated) or last is None:
                 alone = None
                 continue
             alone = self._clock.monotonic() if alone is None else alone
             self._stays_alone(leading.coordinator.missing, self._clock.monotonic() - alone)
-            others = [address for node, address in last.launchers.items() if node != self._settings.node]
-            for address in dict.fromkeys([await self._view.coordinator(), *others]):
-                if address and leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
-                    self._executor = None
-                    await leading.yield_to(following.address)
-                    return following.address
+            find = self._gone_on if leading.coordinator.isolated else self._joined
+            if address := await find(following, last, leading):
+                self._executor = None
+                await leading.yield_to(address)
+                return address
         return ""
 
-    async def _gone_on(self, following: Follower, last: Layout) -> str:
-        """The coordinator under which the others have gone on without us, '' if they have not: then our epoch is the last one."""
+    async def _joined(self, following: Follower, last: Layout, leading: EffectExecutor) -> str:
+        """The coordinator that takes us in, '' if none does."""
+        for address in await self._others(last):
+            if leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
+                return following.address
+        return ""
+
+    async def _others(self, last: Layout) -> list[str]:
+        """Addresses at which another coordinator may be found."""
         others = [address for node, address in last.launchers.items() if node != self._settings.node]
-        for address in dict.fromkeys([await self._view.coordinator(), *others]):
-            if address and (found := await following.newer_coordinator(address, last.epoch)):
+        return [address for address in dict.fromkeys([await self._view.coordinator(), *others]) if address]
+
+    async def _gone_on(self, following: Follower, last: Layout, _: EffectExecutor) -> str:
+        """The coordinator under which the others have gone on without us, '' if they have not: then our epoch is the last one."""
+        for address in await self._others(last):
+            if found := await following.newer_coordinator(address, last.epoch):
                 return found
         return ""
 
@@ -334,7 +342,8 @@ class Launcher:
                 continue
             now = self._clock.monotonic()
             broke = now if broke is None else broke
-            if await self._witness.proves(now - broke, partial(self._view.any_present, suspects)) and await leading.all_wait():
+            hosts = [host_of(leading.coordinator.members[node].address) for node in suspects]
+            if await self._witness.proves(now - broke, partial(self._view.any_present, suspects), hosts) and await leading.all_wait():
                 leading.do(leading.coordinator.no_progress(self._workers.highest_step))
 
     # --- handler of our control channel ---------------------------------------------------------------------------
@@ -450,17 +459,6 @@ class Launcher:
             role="launcher", node=self._settings.node, job=self._settings.job, incarnation=self._incarnation, pid=os.getpid(),
             address=self._address,
         )  # fmt: skip
-
-
-def remove_leftovers(settings: LauncherSettings, fence: CommandFence) -> None:
-    """Take away the memory of commands, and our own directory of checkpoints if it is empty.
-
-    Logs stay for the operator. the vote log stays too: a start of the same run id must begin above its epochs.
-    """
-    fence.remove()
-    if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
-        with contextlib.suppress(OSError):  # not empty: there are checkpoints
-            settings.checkpoints.rmdir()
 
 
 async def _with_gpus(settings: LauncherSettings) -> LauncherSettings:

@@ -1,11 +1,12 @@
 """The second witness that a launcher is gone: what the workers of this node do while its session is broken.
 
 A session that broke proves nothing: Eagle Eye's own channel may be cut while the job trains. Training itself must demand that something is
-done. A worker has died, or its connections broke: that is known without any look. Or every worker here waits for its peers, and no server
-knows anything of the other node either. Without a server they must have waited for much longer: a peer may be in a long pause.
+done. A worker has died, or its connections broke: that is known without any look. Or every worker here waits for its peers, and the kernel
+of the other node acknowledges nothing any more, or the server knows nothing of it either. Without both they must have waited for much
+longer: a peer may be in a long pause.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import NamedTuple
 
 from eagle_eye.activity.activity import ActivityKind
@@ -13,6 +14,7 @@ from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 
+from .retransmission import Unacknowledged, unacknowledged
 from .workers import Workers
 
 RETURN_S = 0.5
@@ -50,12 +52,14 @@ class LossWitness:
     """One per launcher. `look` is called all the time; processes are looked into only while somebody asks."""
 
     def __init__(
-        self, clock: Clock, lease_s: float, stall: StallConfig, workers: Callable[[], Iterable[WorkerMarks]], inspector: ActivityInspector | None = None
-    ) -> None:
+        self, clock: Clock, lease_s: float, stall: StallConfig, workers: Callable[[], Iterable[WorkerMarks]], inspector: ActivityInspector | None = None,
+        unacknowledged: Unacknowledged = unacknowledged,
+    ) -> None:  # fmt: skip
         self._clock = clock
         self._lease_s = lease_s
         self._stall = stall
         self._workers = workers
+        self._unacknowledged = unacknowledged
         self._inspector = inspector or ActivityInspector(stall.patience_s, clock)
         self._asked = -WATCHED_S
         self._asked_server = -ASK_S
@@ -80,10 +84,12 @@ class LossWitness:
         self._asked = self._clock.monotonic()
         return all(self._waits(worker) for worker in self._workers())
 
-    async def proves(self, broke_s: float, present: Present) -> bool:
-        """Whether the node whose session broke `broke_s` seconds ago is gone, as far as can be seen from here."""
+    async def proves(self, broke_s: float, present: Present, hosts: Collection[str] = ()) -> bool:
+        """Whether the node whose session broke `broke_s` seconds ago is gone, as far as can be seen from here. `hosts`: its addresses."""
         if broke_s < RETURN_S or not self.waits():
             return False
+        if any(map(self._unacknowledged, hosts)):
+            return True
         known = await self._asked_present(present)
         waited_s = min(broke_s, self._quiet_s)
         return not known if known is not None else waited_s >= max(self._lease_s, self._stall.standing_s)

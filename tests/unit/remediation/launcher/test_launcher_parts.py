@@ -20,8 +20,8 @@ from remediation.launcher.death_watch import DeathWatch, parse_stat, process_sta
 from remediation.launcher.failure_signature import signal_name
 from remediation.launcher.inbox import Inbox
 from remediation.launcher.job_member import code_of, died_at_start
-from remediation.launcher.launcher import remove_leftovers
 from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.leftovers import remove_leftovers
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker_environment import (

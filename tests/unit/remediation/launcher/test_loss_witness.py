@@ -30,12 +30,12 @@ COMPUTES_OR_WAITS: Sight = lambda _: look(TRAIN, wait=ThreadWait(WaitKind.LOCK, 
 class Node:
     """A node's workers, and what a server says of the other node."""
 
-    def __init__(self, *sights: Sight, present: bool | None = False, step_s: float | None = 0.1) -> None:
+    def __init__(self, *sights: Sight, present: bool | None = False, step_s: float | None = 0.1, silent: bool = False) -> None:
         self.clock, self.processes, self.present = FakeClock(), FakeProcesses(), present
         self.processes.sights = dict(enumerate(sights))
         self.marks = [1] * len(sights)
         self.step_s = step_s
-        self.witness = LossWitness(self.clock, LEASE_S, STALL, self._workers, self.processes.inspector(self.clock))
+        self.witness = LossWitness(self.clock, LEASE_S, STALL, self._workers, self.processes.inspector(self.clock), lambda _: silent)
         self.witness.look()
 
     def _workers(self) -> list[WorkerMarks]:
@@ -51,7 +51,7 @@ class Node:
         async def present() -> bool | None:
             return self.present
 
-        return asyncio.run(self.witness.proves(seconds, present))
+        return asyncio.run(self.witness.proves(seconds, present, ["10.0.0.7"]))
 
 
 def test_workers_that_wait_and_a_server_that_hears_nothing_prove_the_loss() -> None:
@@ -79,6 +79,12 @@ def test_twin_a_node_that_the_server_hears_of_is_there() -> None:
 def test_without_a_server_a_peer_may_be_in_a_pause() -> None:
     assert not Node(WAITS, present=None).after(29.0)
     assert Node(WAITS, present=None).after(31.0)
+
+
+def test_a_host_that_acknowledges_nothing_is_gone_whatever_the_server_hears() -> None:
+    assert Node(WAITS, present=None, silent=True).after(2.1)
+    assert Node(WAITS, present=True, silent=True).after(2.1), "its network to us is gone, and training needs that"
+    assert not Node(WAITS, WORKS, present=None, silent=True).after(60.0), "the twin: nobody waits for it yet"
 
 
 def test_a_gpu_that_may_compute_is_waited_for_as_long_as_steps_take() -> None:
