@@ -10,11 +10,10 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
-from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Body, Command, Peer
-from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.types import Layout
 
+from .control_network import Client, Server
 from .coordinator import Coordinator, JobPhase
 from .coordinator_effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
@@ -39,8 +38,8 @@ class EffectExecutor:
     """One launcher's time as coordinator. `own`: the launcher itself, reached without a session."""
 
     def __init__(
-        self, coordinator: Coordinator, server: ControlServer, own: Obey, event_log: EventLog, *,
-        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, clock: Clock, stall: StallConfig,
+        self, coordinator: Coordinator, server: Server, own: Obey, event_log: EventLog, *,
+        leader: Client | None, make_store: MakeStore, roll_back: RollBack, clock: Clock, stall: StallConfig,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._server = server

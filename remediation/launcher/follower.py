@@ -5,17 +5,15 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol
 
-from eagle_eye.access.credentials import Credentials
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
-from eagle_eye.rpc.command_fence import CommandFence
-from eagle_eye.rpc.control_client import ControlClient
-from eagle_eye.rpc.control_messages import Body, ConnectionState, Peer
+from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
 
+from .control_network import Client, Network
 from .coordinator_election import CoordinatorElection
 from .event_log import EventLog
-from .job_member import JobMember
 from .launcher_settings import LauncherSettings
 from .loss_witness import LossWitness
 from .rendezvous_store import POLL_S
@@ -30,6 +28,21 @@ ASK_LEADER_S = 0.5
 
 Send = Callable[[str, Body], Awaitable[None]]
 """Raises TemporaryError while no coordinator is connected."""
+
+
+class FollowingMember(Protocol):
+    """What this node's workers are to their coordinator, as `JobMember`."""
+
+    moved: Callable[[str], None]
+    broken: bool
+
+    @property
+    def registry(self) -> list[Body]: ...
+    @property
+    def held(self) -> bool: ...
+    async def obey(self, command: Command) -> Body: ...
+    async def coordinator_lost(self) -> None: ...
+    async def overtaken(self) -> None: ...
 
 
 class ReportQueue:
@@ -88,24 +101,23 @@ class Follower:
     """`follow` returns when it is this launcher's turn to lead."""
 
     def __init__(
-        self, settings: LauncherSettings, peer: Peer, member: JobMember, votes: VoteLog, event_log: EventLog,
-        fence: CommandFence, clock: Clock, *, witness: LossWitness, coordinator_of: Callable[[], Awaitable[str]],
-        present: Callable[[str], Awaitable[bool | None]], credentials: Credentials | None = None,
+        self, settings: LauncherSettings, peer: Peer, member: FollowingMember, votes: VoteLog, event_log: EventLog, network: Network,
+        clock: Clock, *, witness: LossWitness, coordinator_of: Callable[[], Awaitable[str]],
+        present: Callable[[str], Awaitable[bool | None]],
     ) -> None:  # fmt: skip
         """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing; `present`: whether it knows a node to be there."""
-        self._credentials = credentials
         self._settings = settings
         self._peer = peer
         self._member = member
         self._votes = votes
         self._event_log = event_log
-        self._fence = fence
+        self._network = network
         self._witness = witness
         self._coordinator_of = coordinator_of
         self._present = present
         self._rejoining: asyncio.Task[Body] | None = None
         self._clock = clock
-        self._client: ControlClient | None = None
+        self._client: Client | None = None
         self._changed = asyncio.Event()
         self._moved = ""
         member.moved = self._move
@@ -182,10 +194,7 @@ class Follower:
             return {}
         await self.close()
         self._changed.clear()
-        client = ControlClient(
-            address, self._peer, on_command=self._member.obey, on_state=self._state, fence=self._fence,
-            clock=self._clock, welcome_s=timeout, credentials=self._credentials,
-        )  # fmt: skip
+        client = self._network.client(address, self._peer, on_command=self._member.obey, on_state=self._state, welcome_s=timeout)
         await client.start()
         self._client = client
         answer = await self._ask_in(client, timeout)
@@ -195,7 +204,7 @@ class Follower:
             await self.close()
         return answer
 
-    async def _ask_in(self, client: ControlClient, timeout: float) -> Body:
+    async def _ask_in(self, client: Client, timeout: float) -> Body:
         record = self._votes.record
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc, "gpus": self._settings.gpus,
@@ -214,7 +223,7 @@ class Follower:
 
     async def newer_coordinator(self, address: str, epoch: int) -> str:
         """Ask the launcher at `address` who coordinates the job under an epoch above `epoch`; '' if nobody does, or it does not answer."""
-        client = ControlClient(address, self._peer, fence=self._fence, clock=self._clock, welcome_s=ASK_LEADER_S, credentials=self._credentials)
+        client = self._network.client(address, self._peer, welcome_s=ASK_LEADER_S)
         await client.start()
         try:
             answer = await client.request("epoch", {}, 2 * ASK_LEADER_S)
@@ -253,7 +262,7 @@ class Follower:
                 return False
         return False
 
-    async def _back(self, client: ControlClient) -> bool:
+    async def _back(self, client: Client) -> bool:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
         while not client.connected:

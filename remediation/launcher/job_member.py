@@ -113,6 +113,11 @@ class JobMember:
         return self._elastic.registry
 
     @property
+    def highest_step(self) -> int:
+        """That any worker of this node has begun; -1 if none is known."""
+        return self._workers.highest_step
+
+    @property
     def held(self) -> bool:
         """Elastic workers are fenced since the coordinator was lost."""
         return self._elastic.held

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterable
 
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.rpc.control_client import ControlClient
+
+from .control_network import Client
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ class LeaderView:
     def __init__(self, job: str, node: str) -> None:
         self._job = job
         self._node = node
-        self.client: ControlClient | None = None
+        self.client: Client | None = None
 
     async def coordinator(self) -> str:
         """Address of the coordinator that the leader knows to be alive; '' if that is nobody, or we."""

@@ -11,6 +11,7 @@ from eagle_eye.config import StallConfig
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_messages import Body, Peer
 from fakes.control_channel import RecordingHandler, at, run, served, until
+from remediation.launcher.control_network import ControlNetwork
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.follower import Follower
 from remediation.launcher.launcher_settings import LauncherSettings
@@ -62,7 +63,8 @@ async def a_follower(folder: Path) -> AsyncIterator[tuple[Follower, Idle]]:
         return None
 
     made = Follower(
-        settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None), CommandFence(), clock,  # type: ignore[arg-type]
+        settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None),
+        ControlNetwork(settings, CommandFence(), clock, None), clock,
         witness=LossWitness(clock, 1.0, StallConfig(), list), coordinator_of=nobody, present=unknown,
     )  # fmt: skip
     try:

@@ -1,0 +1,346 @@
+"""A launcher's part in its job: it follows the coordinator, or leads, and serves the control channel for both."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
+from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
+from eagle_eye.types import Layout
+
+from .control_network import Client, Network
+from .coordinator import Coordinator, JobDeclaration
+from .coordinator_election import CoordinatorElection
+from .effect_executor import EffectExecutor, MakeStore, RollBack
+from .elastic_effect_executor import ELASTIC_REPORTS
+from .event_log import EventLog
+from .follower import ASK_LEADER_S, Follower, FollowingMember
+from .heal_budget import HealBudget
+from .launcher_settings import LauncherSettings
+from .leader_view import LeaderView
+from .loss_witness import LossWitness
+from .quorum import voters
+from .retransmission import host_of
+from .vote_log import VoteLog
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+
+
+class LocalMember(FollowingMember, Protocol):
+    """What this node's workers are to their job, as `JobMember`."""
+
+    released: Callable[[], None]
+    waits: Callable[[], bool]
+
+    @property
+    def highest_step(self) -> int: ...
+
+
+CheckWayBack = Callable[[int], None]
+"""Raises PermanentError where no checkpoint at or before that step is kept."""
+
+
+class Participation:
+    """Follows or leads, as the votes and the other launchers have it. `bind` comes first: the member reports to us."""
+
+    def __init__(
+        self, settings: LauncherSettings, network: Network, votes: VoteLog, event_log: EventLog, budget: HealBudget, witness: LossWitness,
+        clock: Clock, *, incarnation: str, make_store: MakeStore, roll_back: RollBack, check_way_back: CheckWayBack,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._network = network
+        self._votes = votes
+        self._event_log = event_log
+        self._budget = budget
+        self._witness = witness
+        self._clock = clock
+        self._incarnation = incarnation
+        self._make_store = make_store
+        self._roll_back = roll_back
+        self._check_way_back = check_way_back
+        self._server = network.server(self, settings.address)
+        self._view = LeaderView(settings.job, settings.node)
+        self.leader: Client | None = None
+        """Our session to the server; None where the job has none."""
+        self._follower: Follower | None = None
+        self._executor: EffectExecutor | None = None
+
+    def bind(self, member: LocalMember) -> None:
+        """This node's workers."""
+        self._member = member
+        member.waits = self._witness.waits
+        member.released = self._join_again
+
+    async def start(self) -> None:
+        """Listen, and open the session to the server. Raises ControlError."""
+        await self._listen()
+        if self._settings.leader:
+            self.leader = self._view.client = self._network.client(
+                self._settings.leader, self._peer, on_command=self._obey_leader, on_state=self._leader_state
+            )
+            await self.leader.start()
+        self._follower = Follower(
+            self._settings, self._peer, self._member, self._votes, self._event_log, self._network, self._clock,
+            witness=self._witness, coordinator_of=self._view.coordinator, present=self._view.present,
+        )  # fmt: skip
+
+    async def _listen(self) -> None:
+        """At its address; the second launcher at a rendezvous address takes any port beside it, if it may."""
+        try:
+            await self._server.start()
+        except ControlError:
+            if not self._settings.or_any_port:
+                raise
+            self._server = self._network.server(self, f"{self._settings.address.rpartition(':')[0]}:0")
+            await self._server.start()
+
+    def work(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """To be run side by side once it has started, until cancelled. Raises LaunchError where too few launchers were there for too long."""
+        following = self._follower
+        return (self._take_part(following), self._watch_progress(), following.reports.run()) if following is not None else ()
+
+    def stop(self) -> bool:
+        """The user stops the job; False if another launcher coordinates it."""
+        if self._executor is None:
+            return False
+        self._executor.do(self._executor.coordinator.stop())
+        return True
+
+    async def close(self) -> None:
+        """Leave the job and the server."""
+        if self._executor is not None:
+            await self._executor.close()
+        if self._follower is not None:
+            await self._follower.close()
+        if self.leader is not None:
+            await self.leader.stop()
+        await self._server.stop()
+        self._witness.close()
+
+    # --- who coordinates -----------------------------------------------------------------------------------------
+
+    async def _take_part(self, following: Follower) -> None:
+        """Follow or lead, whichever it is, again and again."""
+        last = None if self._votes.record.over else self._votes.record.last
+        address = await self._view.coordinator()
+        if not address and last is None and self._is_rendezvous():
+            self._lead(())
+            address = await self._while_candidate(following)
+        if not address and last is not None:
+            address = await self._search(following)
+        while True:
+            lost = await following.follow(address or self._settings.rendezvous) if address != self.address else ()
+            self._lead(lost)
+            address = await self._while_candidate(following)
+
+    async def _search(self, following: Follower) -> str:
+        """A launcher that was started again asks those that it knows; our own address: nobody before us is there."""
+        last = self._votes.record.last
+        if last is None:
+            return ""
+        others = [node for node in last.launchers if node != self._settings.node]
+        for node in others:
+            if await following.join(last.launchers[node], self._settings.lease_s / 2):
+                return following.address
+        before = CoordinatorElection(last, self._settings.node, gone=tuple(others))
+        return self.address if before.ours or len(voters(last)) > 1 else self._settings.rendezvous or self.address
+
+    def _lead(self, lost: tuple[str, ...]) -> None:
+        settings = self._settings
+        record = self._votes.record
+        last = None if record.over else record.last
+        declaration = JobDeclaration(
+            job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
+            join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
+            patience_s=settings.patience_s, min_workers=settings.min_workers, respawns=settings.respawns,
+            weight=settings.weight, lease_s=settings.lease_s, max_skipped_steps=settings.max_skipped_steps,
+            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, boundary_s=settings.stall.boundary_s,
+        )  # fmt: skip
+        coordinator = Coordinator(declaration, self._budget, self._clock, last, lost)
+        self._executor = EffectExecutor(
+            coordinator, self._server, self._member.obey, self._event_log,
+            leader=self.leader, make_store=self._make_store, roll_back=self._roll_back,
+            clock=self._clock, stall=settings.stall,
+        )  # fmt: skip
+        coordinator.commanded = self.leader is not None and self.leader.connected
+        log.info("this launcher coordinates %s", settings.job)
+        self._join_own(self._executor)
+
+    def _join_again(self) -> None:
+        """Workers that the kernel held have ended: the coordinator had left us out for them."""
+        if self._executor is not None:
+            self._join_own(self._executor)
+        elif self._follower is not None:
+            self._follower.join_again()
+
+    def _join_own(self, leading: EffectExecutor) -> None:
+        """Take part in the job that we coordinate."""
+        settings = self._settings
+        leading.join(
+            {"node": settings.node, "address": self.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
+             "promised": self._votes.record.promised, "last": None, "elastic": self._member.registry, "held": self._member.held}
+        )  # fmt: skip
+
+    async def _while_candidate(self, following: Follower) -> str:
+        """Lead for good, unless another coordinator turns up before a majority has followed: then its address.
+
+        Raises LaunchError if neither happens for as long as more nodes are waited for.
+        """
+        alone: float | None = None
+        while (leading := self._executor) is not None:
+            await asyncio.sleep(ASK_LEADER_S)
+            last = leading.coordinator.last
+            if not (leading.coordinator.candidate or leading.coordinator.isolated) or last is None:
+                alone = None
+                continue
+            alone = self._clock.monotonic() if alone is None else alone
+            self._stays_alone(leading.coordinator.missing, self._clock.monotonic() - alone)
+            find = self._gone_on if leading.coordinator.isolated else self._joined
+            if address := await find(following, last, leading):
+                self._executor = None
+                await leading.yield_to(address)
+                return address
+        return ""
+
+    async def _joined(self, following: Follower, last: Layout, leading: EffectExecutor) -> str:
+        """The coordinator that takes us in, '' if none does."""
+        for address in await self._others(last):
+            if leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
+                return following.address
+        return ""
+
+    async def _others(self, last: Layout) -> list[str]:
+        """Addresses at which another coordinator may be found."""
+        others = [address for node, address in last.launchers.items() if node != self._settings.node]
+        return [address for address in dict.fromkeys([await self._view.coordinator(), *others]) if address]
+
+    async def _gone_on(self, following: Follower, last: Layout, _: EffectExecutor) -> str:
+        """The coordinator under which the others have gone on without us, '' if they have not: then our epoch is the last one."""
+        for address in await self._others(last):
+            if found := await following.newer_coordinator(address, last.epoch):
+                return found
+        return ""
+
+    def _stays_alone(self, missing: tuple[str, ...], seconds: float) -> None:
+        """Without a majority. Raises LaunchError after long enough, unless workers here train on; how the job ends is not ours to say."""
+        longest = self._settings.wait_nodes_s
+        if seconds > longest and self._witness.waits():
+            raise LaunchError(
+                f"{', '.join(missing)} could not be reached for {longest:g} s: without them too few launchers of {self._settings.job} "
+                "are here to go on. If it goes on elsewhere, start this launcher again when the network is whole: it joins the others"
+            )
+
+    def _is_rendezvous(self) -> bool:
+        return self._settings.rendezvous in ("", self.address)
+
+    async def _watch_progress(self) -> None:
+        """Second witness of a lost launcher: all workers that can be reached wait."""
+        broke: float | None = None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._witness.look()
+            leading = self._executor
+            suspects = leading.coordinator.suspects if leading is not None else ()
+            if leading is None or not suspects:
+                broke = None
+                continue
+            now = self._clock.monotonic()
+            broke = now if broke is None else broke
+            hosts = [host_of(leading.coordinator.members[node].address) for node in suspects]
+            if await self._witness.proves(now - broke, partial(self._view.any_present, suspects), hosts) and await leading.all_wait():
+                leading.do(leading.coordinator.no_progress(self._member.highest_step))
+
+    # --- handler of our control channel ---------------------------------------------------------------------------
+
+    def opened(self, peer: Peer) -> None:
+        """Its request to join says the rest."""
+
+    def lost(self, peer: Peer, reason: str) -> None:
+        if self._executor is not None and peer.role == "launcher":
+            log.info("the session of the %s ended: %s", peer, reason)
+            self._executor.lost(peer.node)
+
+    async def request(self, peer: Peer, kind: str, body: Body) -> Body:
+        if peer.job != self._settings.job:
+            raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
+        leading = self._executor
+        if kind == "epoch":
+            return self._epoch()
+        if kind == "join":
+            if leading is not None:
+                return leading.join(body)
+            return {"accepted": False, "coordinator": self._follower.address if self._follower else ""}
+        if leading is None:
+            raise TemporaryError("this launcher does not coordinate the job")
+        if kind == "store":
+            return await leading.ask_store(body)
+        if kind not in {"death", "late_failure", "worker_finished", "finished", *ELASTIC_REPORTS}:
+            raise ControlError(f"a coordinator does not know the request {kind!r}")
+        leading.report(peer.node, kind, body)
+        return {}
+
+    def _epoch(self) -> Body:
+        """The last valid epoch that is known here, and who coordinates it; for a coordinator that has lost its majority."""
+        last = self._votes.record.last
+        if last is None or self._votes.record.over:
+            return {"epoch": 0, "coordinator": ""}
+        if self._executor is not None:
+            return {"epoch": last.epoch, "coordinator": "" if self._executor.coordinator.candidate else self.address}
+        return {"epoch": last.epoch, "coordinator": self._follower.address if self._follower else ""}
+
+    # --- the leader --------------------------------------------------------------------------------------------------
+
+    async def _obey_leader(self, command: Command) -> Body:
+        if self._executor is None:
+            raise TemporaryError(f"the launcher on {self._settings.node} does not coordinate {self._settings.job}")
+        if command.action == "restart":
+            await asyncio.to_thread(self._check_way_back, int(command.arguments.get("resume_step", -1)))
+        return await self._executor.command(command)
+
+    def _leader_state(self, connection: ConnectionState) -> None:
+        if self._executor is None:
+            return
+        self._executor.coordinator.commanded = connection.connected
+        if connection.connected:
+            self._executor.leader_is_back()
+
+    # --- reports of our own workers -----------------------------------------------------------------------------------
+
+    def report(self, kind: str, body: Body) -> None:
+        """Bring it to whoever coordinates."""
+        if self._executor is not None:
+            self._executor.report(self._settings.node, kind, body)
+        elif self._follower is not None:
+            self._follower.reports.put(kind, body)
+
+    async def reported(self) -> None:
+        """Wait until the coordinator knows all reports."""
+        if self._executor is None and self._follower is not None:
+            await self._follower.reports.sent()
+
+    async def ask_store(self, question: Body) -> Body:
+        """What a worker asks the coordinator's store. Raises TemporaryError."""
+        if self._executor is not None:
+            return await self._executor.ask_store(question)
+        if self._follower is not None:
+            return await self._follower.ask_store(question)
+        raise TemporaryError("there is no coordinator")
+
+    @property
+    def address(self) -> str:
+        """Of our control channel."""
+        host = self._settings.address.rpartition(":")[0]
+        return f"{host}:{self._server.port}"
+
+    @property
+    def _peer(self) -> Peer:
+        return Peer(
+            role="launcher", node=self._settings.node, job=self._settings.job, incarnation=self._incarnation, pid=os.getpid(),
+            address=self.address,
+        )  # fmt: skip
