@@ -54,6 +54,7 @@ class Launcher:
     def __init__(self, settings: LauncherSettings, write: Write, clock: Clock) -> None:
         """Raises LaunchError, ConfigError before anything is started."""
         self._settings = settings
+        budget = HealBudget(parse_heal(settings.heal), clock)
         environment = dict(os.environ if settings.environment is None else settings.environment)
         environment.pop(TOKEN_VARIABLE, None)  # a person's token is none of the training script's business
         self._cwd = settings.working_dir or Path.cwd()
@@ -71,7 +72,7 @@ class Launcher:
         witness = LossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
         network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock))
         part = self._participation = Participation(
-            settings, network, self._votes, self._event_log, HealBudget(parse_heal(settings.heal), clock), witness, clock,
+            settings, network, self._votes, self._event_log, budget, witness, clock,
             incarnation=self._incarnation, make_store=self._make_store, roll_back=self._roll_back, check_way_back=self._check_way_back,
         )  # fmt: skip
         self._elastic = ElasticNode(
