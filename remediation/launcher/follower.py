@@ -15,9 +15,8 @@ from .control_network import Client, Network
 from .coordinator_election import CoordinatorElection
 from .event_log import EventLog
 from .launcher_settings import LauncherSettings
-from .loss_witness import LossWitness
+from .loss_witness import LossWitness, Proof
 from .rendezvous_store import POLL_S
-from .retransmission import host_of
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -266,16 +265,17 @@ class Follower:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
         while not client.connected:
-            if self._member.broken or await self._witness.proves(self._clock.monotonic() - broke, self._is_elsewhere, self._hosts()):
+            if self._member.broken or await self._proves(self._clock.monotonic() - broke):
                 return False
             await asyncio.sleep(LOOK_S)
         answer = await self._ask_in(client, self._settings.lease_s)
         return bool(answer.get("accepted"))
 
-    def _hosts(self) -> tuple[str, ...]:
-        """Of the coordinator."""
+    async def _proves(self, broke_s: float) -> bool:
+        """Whether the coordinator is gone, as far as can be seen from here."""
         last = self._votes.record.last
-        return (host_of(last.launchers[last.coordinator]),) if last is not None else ()
+        addresses = (last.launchers[last.coordinator],) if last is not None else ()
+        return await self._witness.proves(broke_s, self._is_elsewhere, addresses) is not Proof.NONE
 
     async def _is_elsewhere(self) -> bool | None:
         """Whether the server has a session with the coordinator; None if it cannot be asked."""

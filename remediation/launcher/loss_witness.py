@@ -1,12 +1,13 @@
 """The second witness that a launcher is gone: what the workers of this node do while its session is broken.
 
 A session that broke proves nothing: Eagle Eye's own channel may be cut while the job trains. Training itself must demand that something is
-done. A worker has died, or its connections broke: that is known without any look. Or every worker here waits for its peers, and the kernel
-of the other node acknowledges nothing any more, or the server knows nothing of it either. Without both they must have waited for much
-longer: a peer may be in a long pause.
+done. A worker has died, or its connections broke: that is known without any look. Or no step is completed, and the other launcher's host says
+that its process has ended. Or every worker here waits for its peers, and the kernel of the other node acknowledges nothing any more, or the
+server knows nothing of it either. Without all these they must have waited for much longer: a peer may be in a long pause.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from enum import Enum
 from typing import NamedTuple
 
 from eagle_eye.activity.activity import ActivityKind
@@ -14,7 +15,7 @@ from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 
-from .retransmission import Unacknowledged, unacknowledged
+from .retransmission import Refused, Unacknowledged, host_of, refused, unacknowledged
 from .workers import Workers
 
 RETURN_S = 0.5
@@ -27,6 +28,16 @@ WAITS = frozenset({ActivityKind.AWAITS_PEERS, ActivityKind.STANDING})
 
 Present = Callable[[], Awaitable[bool | None]]
 """Whether the server knows the other node to be there; None if it cannot be asked."""
+
+
+class Proof(Enum):
+    """What shows that a launcher is gone."""
+
+    NONE = "none"
+    WAITS = "waits"
+    """The workers here wait for their peers. Whether those of other nodes do is to be asked: they may be what is waited for."""
+    ENDED = "ended"
+    """Its host refuses connections to it: its process has ended, and the kernel ends its workers with it. No step is completed here either."""
 
 
 class WorkerMarks(NamedTuple):
@@ -53,17 +64,18 @@ class LossWitness:
 
     def __init__(
         self, clock: Clock, lease_s: float, stall: StallConfig, workers: Callable[[], Iterable[WorkerMarks]], inspector: ActivityInspector | None = None,
-        unacknowledged: Unacknowledged = unacknowledged,
+        unacknowledged: Unacknowledged = unacknowledged, refused: Refused = refused,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._lease_s = lease_s
         self._stall = stall
         self._workers = workers
         self._unacknowledged = unacknowledged
+        self._refused = refused
         self._inspector = inspector or ActivityInspector(stall.patience_s, clock)
-        self._asked = -WATCHED_S
-        self._asked_server = -ASK_S
-        self._present: bool | None = True
+        self._wanted_at = -WATCHED_S
+        self._asked_at = -ASK_S
+        self._answer: tuple[bool | None, bool] = (True, False)
         self._seen: dict[tuple[str, int], int | None] = {}
         self._quiet_since = clock.monotonic()
 
@@ -76,29 +88,34 @@ class LossWitness:
         seen = {(worker.name, worker.pid): worker.marks for worker in wanted}
         if seen != self._seen:
             self._seen, self._quiet_since = seen, now
-        watched = wanted if now - self._asked < WATCHED_S else []
+        watched = wanted if now - self._wanted_at < WATCHED_S else []
         self._inspector.watch((worker.name, worker.pid) for worker in watched)
 
     def waits(self) -> bool:
         """Whether every worker of this node waits for its peers, and has for a lease. A node without workers keeps nobody waiting."""
-        self._asked = self._clock.monotonic()
+        self._wanted_at = self._clock.monotonic()
         return all(self._waits(worker) for worker in self._workers())
 
-    async def proves(self, broke_s: float, present: Present, hosts: Collection[str] = ()) -> bool:
-        """Whether the node whose session broke `broke_s` seconds ago is gone, as far as can be seen from here. `hosts`: its addresses."""
-        if broke_s < RETURN_S or not self.waits():
-            return False
-        if any(map(self._unacknowledged, hosts)):
-            return True
-        known = await self._asked_present(present)
-        waited_s = min(broke_s, self._quiet_s)
-        return not known if known is not None else waited_s >= max(self._lease_s, self._stall.standing_s)
+    async def proves(self, broke_s: float, present: Present, addresses: Collection[str] = ()) -> Proof:
+        """Whether launchers whose sessions broke `broke_s` seconds ago are gone, as far as can be seen from here. `addresses`: theirs."""
+        if broke_s < RETURN_S or self._quiet_s < self._lease_s:
+            return Proof.NONE
+        waits = self.waits()
+        if waits and any(self._unacknowledged(host_of(address)) for address in addresses):
+            return Proof.WAITS
+        known, refused = await self._asked(present, addresses)
+        if refused:
+            return Proof.ENDED
+        silent = not known if known is not None else min(broke_s, self._quiet_s) >= self._stall.standing_s
+        return Proof.WAITS if waits and silent else Proof.NONE
 
-    async def _asked_present(self, present: Present) -> bool | None:
+    async def _asked(self, present: Present, addresses: Collection[str]) -> tuple[bool | None, bool]:
+        """What the server knows, and whether a host says that nobody listens at an address any more; asked now and then."""
         now = self._clock.monotonic()
-        if now - self._asked_server >= ASK_S:
-            self._asked_server, self._present = now, await present()
-        return self._present
+        if now - self._asked_at >= ASK_S:
+            refused = [await self._refused(address) for address in addresses]
+            self._asked_at, self._answer = now, (await present(), any(refused))
+        return self._answer
 
     def _waits(self, worker: WorkerMarks) -> bool:
         activity = self._inspector.activity(worker.name)

@@ -22,9 +22,8 @@ from .follower import ASK_LEADER_S, Follower, FollowingMember
 from .heal_budget import HealBudget
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView
-from .loss_witness import LossWitness
+from .loss_witness import LossWitness, Proof
 from .quorum import voters
-from .retransmission import host_of
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -252,8 +251,9 @@ class Participation:
                 continue
             now = self._clock.monotonic()
             broke = now if broke is None else broke
-            hosts = [host_of(leading.coordinator.members[node].address) for node in suspects]
-            if await self._witness.proves(now - broke, partial(self._view.any_present, suspects), hosts) and await leading.all_wait():
+            addresses = [leading.coordinator.members[node].address for node in suspects]
+            proof = await self._witness.proves(now - broke, partial(self._view.any_present, suspects), addresses)
+            if proof is Proof.ENDED or (proof is Proof.WAITS and await leading.all_wait()):
                 leading.do(leading.coordinator.no_progress(self._member.highest_step))
 
     # --- handler of our control channel ---------------------------------------------------------------------------

@@ -1,19 +1,25 @@
-"""Whether the kernel sends data again and again to a host that does not acknowledge it: its machine or the network to it is gone.
+"""What the kernels at both ends of a connection say of a host: that it acknowledges nothing any more, or that nobody listens there.
+
+Data that is sent again and again in vain shows that the machine, or the network to it, is gone.
 
 A peer in a pause, or one that is stopped, acknowledges: its kernel does. Read from /proc/net/tcp and tcp6 (man 5 proc_net_tcp), of the
 network that launcher and workers share.
 """
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 ESTABLISHED, SENDS_AGAIN = "01", "01"
 FEWEST = 3
 """Attempts without an answer: 1.4 s at the kernel's shortest time-out of 0.2 s, which doubles."""
+
+ANSWER_S = 0.5
+"""How long a host may take to answer."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -48,6 +54,20 @@ def _addresses(host: str) -> set[Address]:
     return set()
 
 
+async def refused(address: str) -> bool:
+    """Whether the host of an address says that nobody listens there. One that says nothing proves nothing, and a stopped process still listens."""
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False
+
+
 def host_of(address: str) -> str:
     """Of a `host:port`."""
     return address.rpartition(":")[0].strip("[]")
@@ -55,3 +75,5 @@ def host_of(address: str) -> str:
 
 Unacknowledged = Callable[[str], bool]
 """Host → whether what is sent to it is not acknowledged."""
+Refused = Callable[[str], Awaitable[bool]]
+"""host:port → whether nobody listens there."""

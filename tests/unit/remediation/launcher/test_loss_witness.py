@@ -10,7 +10,7 @@ from eagle_eye.activity.thread_wait import ThreadWait, WaitKind
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import StallConfig
 from fakes.process_looks import ALL_REDUCE, SOCKET, TRAIN, VALIDATE, FakeProcesses, look
-from remediation.launcher.loss_witness import LossWitness, WorkerMarks
+from remediation.launcher.loss_witness import LossWitness, Proof, WorkerMarks
 
 LEASE_S, STALL = 2.0, StallConfig()
 
@@ -30,12 +30,15 @@ COMPUTES_OR_WAITS: Sight = lambda _: look(TRAIN, wait=ThreadWait(WaitKind.LOCK, 
 class Node:
     """A node's workers, and what a server says of the other node."""
 
-    def __init__(self, *sights: Sight, present: bool | None = False, step_s: float | None = 0.1, silent: bool = False) -> None:
+    def __init__(self, *sights: Sight, present: bool | None = False, step_s: float | None = 0.1, silent: bool = False, ended: bool = False) -> None:
+        async def refused(_address: str) -> bool:
+            return ended
+
         self.clock, self.processes, self.present = FakeClock(), FakeProcesses(), present
         self.processes.sights = dict(enumerate(sights))
         self.marks = [1] * len(sights)
         self.step_s = step_s
-        self.witness = LossWitness(self.clock, LEASE_S, STALL, self._workers, self.processes.inspector(self.clock), lambda _: silent)
+        self.witness = LossWitness(self.clock, LEASE_S, STALL, self._workers, self.processes.inspector(self.clock), lambda _: silent, refused)
         self.witness.look()
 
     def _workers(self) -> list[WorkerMarks]:
@@ -51,7 +54,7 @@ class Node:
         async def present() -> bool | None:
             return self.present
 
-        return asyncio.run(self.witness.proves(seconds, present, ["10.0.0.7"]))
+        return asyncio.run(self.witness.proves(seconds, present, ["10.0.0.7:29400"])) is not Proof.NONE
 
 
 def test_workers_that_wait_and_a_server_that_hears_nothing_prove_the_loss() -> None:
@@ -85,6 +88,15 @@ def test_a_host_that_acknowledges_nothing_is_gone_whatever_the_server_hears() ->
     assert Node(WAITS, present=None, silent=True).after(2.1)
     assert Node(WAITS, present=True, silent=True).after(2.1), "its network to us is gone, and training needs that"
     assert not Node(WAITS, WORKS, present=None, silent=True).after(60.0), "the twin: nobody waits for it yet"
+
+
+def test_a_launcher_whose_host_says_that_it_has_ended_is_gone_unless_steps_are_completed() -> None:
+    """Workers that look for a peer that died before they had met poll, and are seen to work."""
+    assert not Node(WORKS, present=True, ended=True).after(1.0), "a lease has not passed"
+    node = Node(WORKS, present=True, ended=True)
+    assert node.after(2.1)
+    node.marks[0] += 1
+    assert not node.after(0.6), "the twin: a firewall refuses the control channel, and training goes on"
 
 
 def test_a_gpu_that_may_compute_is_waited_for_as_long_as_steps_take() -> None:

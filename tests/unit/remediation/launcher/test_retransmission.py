@@ -1,10 +1,13 @@
 """What the kernel's table of connections says of a host that is gone."""
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
-from remediation.launcher.retransmission import host_of, unacknowledged
+from eagle_eye.ports import free_port
+from remediation.launcher.retransmission import host_of, refused, unacknowledged
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 HOST = "10.0.0.7"
@@ -34,6 +37,13 @@ def test_what_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "tcp").write_text(HEAD + "torn\n")
     assert not unacknowledged(HOST, (tmp_path / "tcp",))
     assert not unacknowledged("no such host", table(tmp_path))
+
+
+def test_a_port_at_which_nobody_listens_refuses_and_a_busy_process_does_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        assert not asyncio.run(refused(f"127.0.0.1:{busy.getsockname()[1]}"))
+    assert asyncio.run(refused(f"127.0.0.1:{free_port()}"))
+    assert not asyncio.run(refused("no-such-host.invalid:1"))
 
 
 def test_the_host_of_an_address() -> None:
