@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from eagle_eye.access import Caller
 from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
@@ -36,7 +37,7 @@ from .follower import ASK_LEADER_S, Follower
 from .heal_budget import HealBudget, parse_heal
 from .inbox import Inbox
 from .job_file import JobFile
-from .job_member import JobMember
+from .job_member import JobMember, refuse_other_job
 from .launcher_settings import LauncherSettings
 from .quorum import voters
 from .training_command import parse_training_command
@@ -85,7 +86,7 @@ class Launcher:
         )
         self._inbox = Inbox(settings.inbox, self._member.receive)
         self._inbox.check_free()
-        self._credentials = node_credentials(settings.access, settings.node, clock)
+        self._credentials = node_credentials(settings.access, settings.node, clock, settings.job)
         self._server = self._control(settings.address)
         self._console = Console(lambda: self._workers.all, sys.stdout)
         self._leader: ControlClient | None = None
@@ -93,6 +94,7 @@ class Launcher:
         self._executor: EffectExecutor | None = None
         self._witness = ProgressWitness(clock)
         self._store_pid = 0
+        self._refused: set[Caller] = set()
 
     async def run(self, stop: asyncio.Event) -> int:
         """Until the job is over or `stop` is set. Returns the exit code; raises LaunchError."""
@@ -315,6 +317,19 @@ class Launcher:
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 
+    def objection(self, peer: Peer) -> str:
+        """Why it may have no session: without certificates a job's launchers run as one user; '' if it may."""
+        if peer.caller.local and not peer.caller.owns_server:
+            return f"this launcher of {self._settings.job} takes orders and reports of its own user alone, not of {peer.caller}"
+        return ""
+
+    def refused(self, peer: Peer, why: str) -> None:
+        """It got no session: told once for each caller, however often it tries."""
+        if peer.caller not in self._refused:
+            self._refused.add(peer.caller)
+            log.warning("the %s was refused: %s", peer, why)
+            self._event_log.of_node("session.refused", self._settings.node, f"the {peer} was refused: {why}", {"caller": str(peer.caller)})
+
     def opened(self, peer: Peer) -> None:
         """Its request to join says the rest."""
 
@@ -343,6 +358,7 @@ class Launcher:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     async def _obey_leader(self, command: Command) -> Body:
+        refuse_other_job(command, self._settings.job)
         if self._executor is None:
             raise TemporaryError(f"the launcher on {self._settings.node} does not coordinate {self._settings.job}")
         if command.action == "restart":
