@@ -1,8 +1,10 @@
 """Another user of this machine: a process of `nobody` that runs a piece of Python. Needs root; tests that use it are left out elsewhere."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,14 @@ def as_other_user(imports: str, code: str, *arguments: str) -> subprocess.Comple
     command = [sys.executable, "-c", f"import sys, socket, encodings.idna, concurrent.futures.thread\n{imports}\n{BECOME}\n{code}", *arguments]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+
+@contextlib.contextmanager
+def sleeping_process() -> Iterator[int]:
+    """Pid of a process of `nobody` that does nothing."""
+    process = subprocess.Popen(["sleep", "600"], user=USER, group=USER, extra_groups=[])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
