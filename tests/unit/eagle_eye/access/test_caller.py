@@ -89,6 +89,24 @@ def test_twin_our_own_process_is_ourselves(listening: socket.socket) -> None:
         assert (caller.user, caller.owns_server) == (os.geteuid(), True)
 
 
+def test_who_has_hung_up_is_nobody(listening: socket.socket) -> None:
+    port = listening.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        ours, _ = listening.accept()
+        address = SocketAddress(*client.getsockname())
+    with ours:
+        assert (user_of(address, port), user_of(address, port, net=Path("/proc/thread-self/net"))) == (None, None)
+
+
+def test_the_kernel_s_answer_and_its_table_agree_on_ipv6_too() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        port = server.getsockname()[1]
+        for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+            with socket.create_connection((host, port)) as client:
+                address = SocketAddress(*client.getsockname()[:2])
+                assert user_of(address, port) == user_of(address, port, net=Path("/proc/thread-self/net")) == os.geteuid()
+
+
 @needs_root
 def test_another_user_is_that_user(listening: socket.socket) -> None:
     port = listening.getsockname()[1]
