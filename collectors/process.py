@@ -14,7 +14,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.ranges import ProcessId
 from eagle_eye.types import Event, Kind
 
-from .agent.job_directory import JobDirectory
+from .agent.job_directory import JobDirectory, trusted
 from .agent.unsigned_event import unsigned_event
 from .worker.procfs import DEAD, ProcessHandle
 
@@ -55,7 +55,7 @@ class ProcessCollector:
         for job in jobs.values():
             for worker in job.workers:
                 owner = _Owner(worker.worker, job.job, job.run, str(worker.rank), str(worker.epoch))
-                self._watch(worker.life, owner)
+                self._watch(worker.life, owner, None if trusted(job.user) else job.user)
         listed = {worker.life for job in jobs.values() for worker in job.workers}
         launched = {run for run, job in jobs.items() if job.launched}
         ended = []
@@ -70,9 +70,9 @@ class ProcessCollector:
                     ended.append(self._exit(owner, process.pid, stat.status if stat else None))
         return ended
 
-    def _watch(self, life: tuple[str, int, int, int], owner: _Owner) -> None:
+    def _watch(self, life: tuple[str, int, int, int], owner: _Owner, user: int | None = None) -> None:
         if life not in self._watched:
-            process = ProcessHandle.open(life[2], life[3])
+            process = ProcessHandle.open(life[2], life[3], user)
             if process is not None:
                 self._watched[life] = owner, process
 

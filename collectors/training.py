@@ -75,12 +75,12 @@ class TrainingCollector:
         listed = {worker.life: (job, worker) for job in jobs if not job.stopped for worker in job.workers}
         for life, (job, worker) in listed.items():
             if life not in self._workers and life not in self._removed:
-                self._workers[life] = WatchedWorker(job.job, job.run, worker, self._limits)
+                self._workers[life] = WatchedWorker(job.job, job.run, worker, self._limits, job.user)
             elif life in self._workers:
                 self._workers[life].worker = worker  # an elastic worker continues in another epoch
         second = math.floor((wall + LEAD_S) / self.reading_s)
         due, self._last_second = second != self._last_second, second
-        found: list[Found] = [*self._sample(wall, monotonic, rings=due), *self._look_closer(wall, monotonic)]
+        found: list[Found] = [*self._refused(wall), *self._sample(wall, monotonic, rings=due), *self._look_closer(wall, monotonic)]
         # a finished worker keeps its row while its launcher lists it: a stall of its peers is not its fault
         stay = {life for life, watched in self._workers.items() if life in listed and (watched.alive or watched.finished)}
         gone = [watched for life, watched in self._workers.items() if life not in stay]
@@ -91,6 +91,13 @@ class TrainingCollector:
             self._collect_garbage(jobs, monotonic)
         self._remove(gone, listed.keys())
         return found + list(self._recovered(wall))
+
+    def _refused(self, wall: float) -> Iterator[Event]:
+        """What another user claims of a run here: told to every job of the node, once."""
+        for each in self._jobs.refusals():
+            message = f"the job file {each.file} of the user {each.user} is not believed: {each.reason}"
+            log.warning(message)
+            yield unsigned_event("claim.refused", Kind.NODE, self.node, wall, message, user=each.user, claimed=each.job)
 
     # --- stalls
 
@@ -132,7 +139,7 @@ class TrainingCollector:
         """
         watched = {each.worker.life: each for each in self._workers.values() if each.alive and (each.progress.stalled or each.unmarked)}
         recorders: dict[Hashable, str] = {
-            life: flight_recorder.path_beside(each.worker.socket) for life, each in watched.items() if each.worker.socket
+            life: flight_recorder.path_beside(each.socket) for life, each in watched.items() if each.socket
         }
         self._inspector.watch(((life, each.process.pid) for life, each in watched.items() if each.process is not None), recorders)
         for life, each in watched.items():

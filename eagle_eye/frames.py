@@ -17,7 +17,7 @@ from .errors import WireError
 from .frame_columns import Columns, Rows
 from .step_assembly import EPOCHS_KEPT, StepAssembly
 from .topology import with_layout
-from .types import Baseline, Event, Floats, Integers, Kind, Layout, Mark, SchemaRecord, Step, Topology
+from .types import EPOCH_JUMP, Baseline, Event, Floats, Integers, Kind, Layout, Mark, SchemaRecord, Step, Topology
 from .wire import BatchHeader, Schemas, Sealed, SealedBatch, Shape, schema_for, step_arrays
 
 Past = Callable[[Kind, str, float], Floats]
@@ -26,6 +26,8 @@ Past = Callable[[Kind, str, float], Floats]
 WAITING_KEPT = 4096
 """Batches kept until their schema comes; the oldest are dropped (and counted) beyond."""
 PLANS_SPARE = 4096
+EPOCHS_AHEAD = 16
+"""Steps may be told of before the layout of their epoch is: of so many epochs that the launchers have not declared yet."""
 
 
 def _no_past(kind: Kind, name: str, seconds: float) -> Floats:
@@ -71,6 +73,8 @@ class Counts:
     """Batches that had to wait for a schema."""
     dropped: int = 0
     """Batches that waited for a schema in vain, or whose schema does not fit."""
+    unbelieved: int = 0
+    """Layouts, events and steps of an epoch that is too far beyond those that the job's launchers have declared."""
 
 
 class _Part(NamedTuple):
@@ -158,9 +162,11 @@ class FrameBuilder:
         if isinstance(record, SealedBatch):
             self._feed_batch(record)
         elif isinstance(record, Event):
-            self._feed_event(record)
+            if self._believes(_epoch_of(record)):
+                self._feed_event(record)
         elif isinstance(record, Layout):
-            self._feed_layout(record)
+            if self._believes(record.epoch):
+                self._feed_layout(record)
         elif isinstance(record, Baseline):
             present = self.baselines.get(record.name)
             if present is None or record.fitted >= present.fitted:
@@ -232,6 +238,17 @@ class FrameBuilder:
         if len(self._waiting) > WAITING_KEPT:
             self._waiting.popleft()
             self.counts.dropped += 1
+
+    @property
+    def _epoch(self) -> int:
+        """The highest that the job's launchers have declared; 0: none yet."""
+        return self.layout.epoch if self.layout is not None else 0
+
+    def _believes(self, epoch: int) -> bool:
+        """False, and counted, for an epoch that no job has reached: after it no real one would count."""
+        believed = epoch <= self._epoch + EPOCH_JUMP
+        self.counts.unbelieved += not believed
+        return believed
 
     def _feed_event(self, event: Event) -> None:
         if self._writers.setdefault(event.node, Writers()).first_time(event.incarnation, event.number):
@@ -337,5 +354,17 @@ class FrameBuilder:
                     group[1].append(part.places)
                     group[2].append(data)
         for (_, rows, workers), (schema, places, blocks) in groups.items():
-            arrays = step_arrays(b"".join(blocks), rows, workers, len(schema.names), len(blocks))
-            self._steps.report(self._ticks, np.stack(places), schema.names, *arrays)
+            numbers, epochs, ends, values = step_arrays(b"".join(blocks), rows, workers, len(schema.names), len(blocks))
+            unbelieved = epochs > self._epoch + (EPOCHS_AHEAD if self.layout is not None else EPOCH_JUMP)
+            if unbelieved.any():
+                self.counts.unbelieved += int(unbelieved.sum())
+                ends = np.where(unbelieved[..., None], np.nan, ends)  # as if nobody had completed them
+            self._steps.report(self._ticks, np.stack(places), schema.names, numbers, epochs, ends, values)
+
+
+def _epoch_of(event: Event) -> int:
+    """The epoch that an event names; -1 if it names none."""
+    try:
+        return int(event.attributes.get("epoch", "-1"))
+    except ValueError:
+        return -1

@@ -15,10 +15,10 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     return file
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """The content of a file of at most so many bytes. Raises OSError, EFBIG for a larger one."""
+def read_owned(path: Path, most: int) -> tuple[bytes, int]:
+    """The content of a file of at most so many bytes, and whose it is: a user id. Raises OSError, EFBIG for a larger one."""
     with open(open_regular(path), "rb") as file:
-        data = file.read(most + 1)
+        data, owner = file.read(most + 1), os.fstat(file.fileno()).st_uid
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
-    return data
+    return data, owner

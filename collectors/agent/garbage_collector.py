@@ -14,7 +14,7 @@ from eagle_eye.errors import RingError
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import digest_of
 
-from .job_directory import LocalJob
+from .job_directory import LocalJob, may_name
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ def _files_of_dead(job: LocalJob, run_dir: Path, places: tuple[Path, ...], now: 
     dead = [worker for worker in job.workers if not alive(worker.pid, worker.start_time)]
     for name in (name for worker in dead for name in (worker.ring, worker.socket)):
         path = Path(name)
-        if name and path.parent in places:  # a job file must not make us remove anything else
+        if name and path.parent in places and may_name(job.user, path):  # a job file must not make us remove anything else
             yield path
     own = (run_dir / f"{job.run}-{what}.sock" for what in ("launcher", "elastic"))
-    yield from (path for path in own if _has_no_listener(path))
-    listing = run_dir / "jobs" / f"{job.run}.json"
+    yield from (path for path in own if may_name(job.user, path) and _has_no_listener(path))
+    listing = run_dir / "jobs" / job.file
     if len(dead) == len(job.workers) and _age_s(listing, now) > FORGOTTEN_S:
         yield listing
 

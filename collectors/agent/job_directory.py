@@ -1,18 +1,25 @@
-"""Job files: the jobs of this node, as registered by their launchers, one file per run in `<run-dir>/jobs`."""
+"""Job files: the jobs of this node, as registered by their launchers, one file per run in `<run-dir>/jobs`.
+
+Several users may register there (a directory of mode 1770). What a user writes is believed of that user's processes, rings and sockets
+alone, and of two users who claim one run the first is believed. Files of root, and of the user that reads, may name anything.
+"""
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from collectors.worker.procfs import alive
-from eagle_eye.regular_file import read_regular
+from collectors.worker.procfs import alive, users_of
+from eagle_eye.regular_file import read_owned
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
+TOLD_MOST = 1000
+"""Refusals that are remembered, so that each is told once."""
 LARGEST = 1 << 20
 """Bytes of a job file; one of a node with 1,000 workers has a quarter of that."""
 
@@ -58,6 +65,10 @@ class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[LocalWorker, ...] = ()
     state: str = "running"
     """running or stopped"""
+    user: int = 0
+    """Owner of the file; whatever the file says of it."""
+    file: str = ""
+    """Its name; the same."""
 
     @property
     def stopped(self) -> bool:
@@ -73,21 +84,60 @@ FileVersion = tuple[int, int, int]
 """Inode, size and time of change of a file: launchers replace their files as a whole."""
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A job file, or a part of one, that is not believed."""
+
+    file: str
+    user: int
+    job: str
+    """That it claims."""
+    reason: str
+
+
+def trusted(user: int) -> bool:
+    """Whether a file of this user may name processes and files of others: root's, and our own."""
+    return user in (0, os.geteuid())
+
+
+def may_name(user: int, path: str | os.PathLike[str]) -> bool:
+    """Whether this user's job file may name a file: its own, and one that is not there."""
+    return trusted(user) or _owner(path) in (user, None)
+
+
+def _owner(path: str | os.PathLike[str]) -> int | None:
+    """Whose file it is; None if there is none."""
+    try:
+        return os.lstat(path).st_uid
+    except OSError:
+        return None
+
+
 class JobDirectory:
     """Reads the job files of a run directory, each again only when it has changed."""
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / "jobs"
         self._files: dict[str, tuple[FileVersion, LocalJob | None]] = {}
+        self._users: dict[str, int] = {}
+        """Run → whose it is, as long as that user has a file of it."""
+        self._told: set[Refusal] = set()
+        self._news: list[Refusal] = []
 
     def read(self) -> tuple[LocalJob, ...]:
-        """Every job that is registered and whose file is readable, stopped ones too."""
+        """Every job that is registered and whose file is readable, stopped ones too; each run once."""
         files: dict[str, tuple[FileVersion, LocalJob | None]] = {}
         for name, version in self._versions():
             before = self._files.get(name)
             files[name] = before if before and before[0] == version else (version, self._read(name))
         self._files = files
-        return tuple(job for _, job in files.values() if job is not None)
+        return tuple(self._of_first_users([job for _, job in files.values() if job is not None]))
+
+    def refusals(self) -> list[Refusal]:
+        """What is not believed, each once."""
+        news, self._news = self._news, []
+        return news
+
+    # --- files ---------------------------------------------------------------------------------------------------
 
     def _versions(self) -> Iterator[tuple[str, FileVersion]]:
         try:
@@ -102,7 +152,8 @@ class JobDirectory:
     def _read(self, name: str) -> LocalJob | None:
         """Content of a job file; None, with one warning, if it cannot be read."""
         try:
-            job = msgspec.json.decode(read_regular(self.path / name, LARGEST), type=LocalJob)
+            content, user = read_owned(self.path / name, LARGEST)
+            job = msgspec.structs.replace(msgspec.json.decode(content, type=LocalJob), user=user, file=name)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -111,4 +162,56 @@ class JobDirectory:
         if job.version != VERSION:
             log.warning("%s has version %d, this agent reads %d: update the agent", self.path / name, job.version, VERSION)
             return None
-        return job
+        return job if trusted(user) else self._believed(job)
+
+    # --- other users ---------------------------------------------------------------------------------------------
+
+    def _believed(self, job: LocalJob) -> LocalJob | None:
+        """What a user may say: of runs that the file is named after, and of the user's own processes."""
+        if job.file not in (f"{job.run}.json", f"{job.run}.{job.user}.json") or job.job.rpartition("/")[2] != job.run:
+            self._refuse(job, f"it is not named after its run, {job.job}")
+            return None
+        if not _may_be_of(job.user, job.launcher_pid, job.launcher_start_time):
+            self._refuse(job, f"its launcher, process {job.launcher_pid}, is another user's")
+            return None
+        workers = tuple(worker for worker in job.workers if self._is_own(job, worker))
+        return msgspec.structs.replace(job, workers=workers)
+
+    def _is_own(self, job: LocalJob, worker: LocalWorker) -> bool:
+        if not worker.worker.startswith(f"{job.run}/{job.node}/"):
+            self._refuse(job, f"its worker {worker.worker} is none of {job.run} on {job.node}")
+        elif not _may_be_of(job.user, worker.pid, worker.start_time):
+            self._refuse(job, f"its worker {worker.worker}, process {worker.pid}, is another user's")
+        else:
+            return True
+        return False
+
+    def _of_first_users(self, jobs: Iterable[LocalJob]) -> Iterator[LocalJob]:
+        """One user's job for each run: of whose launcher has the run's socket, which there is once; else of who was there first."""
+        by_run: dict[str, list[LocalJob]] = {}
+        for job in jobs:
+            by_run.setdefault(job.run, []).append(job)
+        users: dict[str, int] = {}
+        for run, claims in by_run.items():
+            listening = _owner(self.path.parent / f"{run}-launcher.sock")
+            first = min(claims, key=lambda job: (job.user != listening, job.user != self._users.get(job.run), not job.launched, job.user))
+            users[run] = first.user
+            for job in claims:
+                if job.user == first.user:
+                    yield job
+                else:
+                    self._refuse(job, f"the run {run} is of the user {first.user}")
+        self._users = users
+
+    def _refuse(self, job: LocalJob, reason: str) -> None:
+        refusal = Refusal(file=job.file, user=job.user, job=job.job, reason=reason)
+        if refusal not in self._told:
+            if len(self._told) >= TOLD_MOST:
+                self._told.clear()
+            self._told.add(refusal)
+            self._news.append(refusal)
+
+
+def _may_be_of(user: int, pid: int, start_time: int) -> bool:
+    """Whether a process that a user's file names is that user's, or is gone. Without a start time a later process could be meant."""
+    return start_time > 0 and (not alive(pid, start_time) or user in users_of(pid))

@@ -38,8 +38,8 @@ class ProcessHandle:
         self._schedstat_file = -1
 
     @classmethod
-    def open(cls, pid: int, start_time: int = 0) -> Self | None:
-        """The living process with this pid and start time (0: any); None if there is none."""
+    def open(cls, pid: int, start_time: int = 0, user: int | None = None) -> Self | None:
+        """The living process with this pid, start time (0: any) and user (None: any); None if there is none."""
         if pid <= 0:
             return None
         try:
@@ -47,7 +47,7 @@ class ProcessHandle:
         except OSError:
             return None
         stat = process.read()
-        if stat is None or stat.state in DEAD or start_time not in {0, stat.start_time}:
+        if stat is None or stat.state in DEAD or start_time not in {0, stat.start_time} or (user is not None and user not in users_of(pid)):
             process.close()
             return None
         return process
@@ -99,3 +99,13 @@ def alive(pid: int, start_time: int = 0) -> bool:
         return False
     process.close()
     return True
+
+
+def users_of(pid: int) -> tuple[int, ...]:
+    """Real and effective user id of a process; none if it is gone. Unlike the owner of its /proc entry they are told of every process."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:  # noqa: PTH123  # asked for each worker
+            line = next(line for line in status if line.startswith(b"Uid:"))
+    except (OSError, StopIteration):
+        return ()
+    return tuple(int(user) for user in line.split()[1:3])

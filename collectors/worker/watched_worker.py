@@ -3,7 +3,7 @@
 import math
 import os
 
-from collectors.agent.job_directory import LocalWorker
+from collectors.agent.job_directory import LocalWorker, may_name, trusted
 from eagle_eye.activity.activity import Activity, ActivityKind
 from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
@@ -41,10 +41,13 @@ PAUSES = ("evaluation_s", "checkpoint_s")
 class WatchedWorker:
     """Reads one worker process, from the first sample until its ring has been read to the end."""
 
-    def __init__(self, job: str, run: str, worker: LocalWorker, limits: StallLimits) -> None:
+    def __init__(self, job: str, run: str, worker: LocalWorker, limits: StallLimits, user: int = 0) -> None:
+        """`user`: who has registered it."""
         self.job, self.run, self.worker = job, run, worker
         self.progress = WorkerProgress(limits)
-        self.process = ProcessHandle.open(worker.pid, worker.start_time)
+        self._user = user
+        self._process_user = None if trusted(user) else user
+        self.process = ProcessHandle.open(worker.pid, worker.start_time, self._process_user)
         self.now: Now | None = None
         self.stat: ProcStat | None = None
         self.reported = -1
@@ -73,6 +76,8 @@ class WatchedWorker:
         path = self.worker.ring
         if self._ring is not None or not path or not os.path.exists(path):  # noqa: PTH110  # asked each second
             return ""
+        if not may_name(self._user, path):
+            return self._once(f"ring {path}: it is not of the user {self._user}, who has registered {self.worker.worker}")
         try:
             ring = RingReader.open(path)
         except RingError as error:
@@ -88,7 +93,7 @@ class WatchedWorker:
         """Observe the process that writes the ring: the registered one may be a shell around it."""
         header = ring.header
         if header.pid != self.worker.pid:
-            writer = ProcessHandle.open(header.pid, header.start_time)
+            writer = ProcessHandle.open(header.pid, header.start_time, self._process_user)
             if writer is not None:
                 self.process, former = writer, self.process
                 if former is not None:
@@ -97,6 +102,11 @@ class WatchedWorker:
     def _once(self, reason: str) -> str:
         known, self._ring_error = self._ring_error, reason
         return "" if reason == known else reason
+
+    @property
+    def socket(self) -> str:
+        """Its own, where its collectives can be asked for; '' if it has none."""
+        return self.worker.socket if may_name(self._user, self.worker.socket) else ""
 
     @property
     def unreadable(self) -> bool:

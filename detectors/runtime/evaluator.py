@@ -67,6 +67,8 @@ class JobEvaluation:
         """Events wait for the next mark to be evaluated."""
         self.idle_ticks = 0
         """Ticks since the last record."""
+        self.told_unbelieved = False
+        """It was said that some of its records name epochs that cannot be."""
 
 
 class Evaluator:
@@ -220,6 +222,15 @@ class Evaluator:
             self._drop(job, evaluation, "nothing has come from this job for long")
             return
         self._evaluate(job, job.window.add(job.builder.tick(evaluation.mark)), evaluation)
+        self._tell_unbelieved(job)
+
+    def _tell_unbelieved(self, job: JobEvaluation) -> None:
+        """Once for each job: more of the same is counted."""
+        count = job.builder.counts.unbelieved
+        if count and not job.told_unbelieved:
+            job.told_unbelieved = True
+            epoch = job.builder.layout.epoch if job.builder.layout is not None else 0
+            self._notify("claim.refused", f"{count} records of {job.name} are not believed: they name epochs far beyond {epoch}, the highest that its launchers have declared")
 
     def _evaluate(self, job: JobEvaluation, frame: Frame, evaluation: Evaluation) -> None:
         job.events = False

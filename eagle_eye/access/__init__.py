@@ -4,7 +4,8 @@ Importing this loads neither gRPC nor cryptography: those are in credentials.py 
 """
 
 from .authorization import Authorization
+from .caller import Caller
 from .roles import Person, Role
 from .tokens import Tokens
 
-__all__ = ["Authorization", "Person", "Role", "Tokens"]
+__all__ = ["Authorization", "Caller", "Person", "Role", "Tokens"]

@@ -75,9 +75,11 @@ class CertificateAuthority:
         """A new key and its certificate: NAME.pem and NAME.key in `out`; those before are replaced. Raises ConfigError."""
         if not NAME.fullmatch(identity.name):
             raise ConfigError(f"{identity.name!r} is not usable as a name: letters, digits, '_', '-' and '.', at most 63")
+        if wrong := next((tenant for tenant in identity.tenants if not NAME.fullmatch(tenant)), None):
+            raise ConfigError(f"--tenant {wrong!r} is no name of a tenant: letters, digits, '_', '-' and '.', at most 63; the first part of a job's name")
         own_pem, own_key = self._load()
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in identity.uris]
         if identity.kind is not CertificateKind.CLIENT:
             names += [_host(host) for host in dict.fromkeys([*(hosts or [identity.name]), *ALWAYS])]
         builder = (

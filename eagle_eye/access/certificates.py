@@ -1,14 +1,17 @@
-"""What a certificate of ours says, and whether it is good: kind and name in its URI, hosts, lifetime.
+"""What a certificate of ours says, and whether it is good: kind and name in its URI, tenants, hosts, lifetime.
 
     URI of the subject's alternative names     eagle-eye://node/node-7
     kind                                       server, node or client
+    further ones, of a node's                  eagle-eye://tenant/team-a   none: it may speak for the jobs of every tenant
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from eagle_eye.errors import ConfigError
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 SCHEME = "eagle-eye"
 NAME = re.compile(r"\w[\w.-]{0,62}")
 """Of a certificate: a node's name, a server's, a person's. 64 letters is the limit of a common name (RFC 5280)."""
+TENANT = f"{SCHEME}://tenant/"
+"""What the URI of a tenant begins with. Whatever follows limits the certificate: one that we cannot read allows no tenant, not all."""
 WARN_S = 30 * 86_400.0
 WARN_SHARE = 0.25
 """A certificate is about to expire in its last 30 days, or in the last quarter of a shorter life."""
@@ -40,10 +45,17 @@ class Identity:
 
     kind: CertificateKind
     name: str
+    tenants: tuple[str, ...] = ()
+    """Whose jobs it may speak for; empty: everybody's."""
 
     @property
     def uri(self) -> str:
         return f"{SCHEME}://{self.kind}/{self.name}"
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """All that stands in the certificate."""
+        return (self.uri, *(f"{TENANT}{quote(tenant, safe='')}" for tenant in self.tenants))
 
     @classmethod
     def of(cls, uri: str) -> "Identity | None":
@@ -53,8 +65,21 @@ class Identity:
             return None
         return cls(kind=CertificateKind(found[1]), name=found[2])
 
+    @classmethod
+    def of_all(cls, uris: Iterable[str]) -> "Identity | None":
+        """From all URIs of a certificate; None if none of them names its owner."""
+        known = tuple(uris)
+        owner = next((identity for uri in known if (identity := cls.of(uri))), None)
+        tenants = tuple(unquote(uri.removeprefix(TENANT)) for uri in known if uri.startswith(TENANT))
+        return replace(owner, tenants=tenants) if owner is not None else None
+
+    def speaks_for(self, job: str) -> bool:
+        """Whether its tenants include that of a job (tenant/name/run)."""
+        return not self.tenants or job.partition("/")[0] in self.tenants
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        limit = f" (of {', '.join(self.tenants)})" if self.tenants else ""
+        return f"{self.kind} {self.name}{limit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +122,7 @@ def certificate_info(pem: bytes, name: str) -> CertificateInfo:
     except x509.ExtensionNotFound:
         authority = False
     return CertificateInfo(
-        identity=next((identity for uri in uris if (identity := Identity.of(uri))), None),
+        identity=Identity.of_all(uris),
         subject=found.subject.rfc4514_string(),
         issuer=found.issuer.rfc4514_string(),
         hosts=tuple(hosts),

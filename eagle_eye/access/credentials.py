@@ -145,10 +145,10 @@ class Credentials:
             log.warning("the certificate %s expires on %s: renew it with `eagle-eye certs issue`", self.certificate, _day(facts.ends))
 
 
-def node_credentials(access: AccessConfig, node: str, clock: Clock) -> Credentials | None:
-    """Those of a process on a node. Raises ConfigError at once for what the server would refuse later."""
+def node_credentials(access: AccessConfig, node: str, clock: Clock, job: str = "") -> Credentials | None:
+    """Those of a process on a node, and of a job if one is named. Raises ConfigError at once for what the server would refuse later."""
     credentials = Credentials.of(access, clock, node=node)
-    if credentials is not None and (why := objection(credentials.check().identity, node, f"node {node}")):
+    if credentials is not None and (why := objection(credentials.check().identity, node, f"node {node}", job)):
         raise ConfigError(f"{SETTINGS[1]} {credentials.certificate}: {why}")
     return credentials
 
@@ -173,14 +173,17 @@ def _day(seconds: float) -> str:
 
 def identity_of(context: Mapping[str, Sequence[bytes]]) -> Identity | None:
     """From gRPC's authentication context; None where the certificate is none of `eagle-eye certs`."""
-    uris = (uri.decode(errors="replace") for uri in context.get("peer_uri", ()))
-    return next((identity for uri in uris if (identity := Identity.of(uri))), None)
+    return Identity.of_all(uri.decode(errors="replace") for uri in context.get("peer_uri", ()))
 
 
-def objection(identity: Identity | None, node: str, what: str) -> str:
-    """Why this certificate may not open a session for a process of `node`; '' if it may. `what` names the process."""
+def objection(identity: Identity | None, node: str, what: str, job: str = "") -> str:
+    """Why this certificate may not open a session for a process of `node`, and of a job if one is named; '' if it may.
+    `what` names the process."""
     if identity is None:
         return f"the certificate names no node: the {what} needs one of `eagle-eye certs issue {node} --kind node`"
     if identity.kind is not CertificateKind.NODE or identity.name != node:
         return f"the certificate of {identity} may not speak as the {what}: it needs one of `eagle-eye certs issue {node} --kind node`"
+    if job and not identity.speaks_for(job):
+        tenant = job.partition("/")[0]
+        return f"the certificate of {identity} may not speak for {job}: issue it with --tenant {tenant} if this node may run jobs of {tenant}"
     return ""

@@ -1,4 +1,4 @@
-"""Jobs as their coordinators reported them, and the epochs that were granted to one half of a job."""
+"""Jobs as their coordinators reported them, whose they are, and the epochs that were granted to one half of a job."""
 
 import msgspec
 from sqlalchemy import func, insert, select
@@ -6,8 +6,8 @@ from sqlalchemy import func, insert, select
 from eagle_eye.types import Demand, Layout, digest_of
 
 from .database import Database, patient, put, to_json
-from .records import JobRecord
-from .tables import epochs, jobs
+from .records import JobOwner, JobRecord
+from .tables import epochs, job_owners, jobs
 
 
 class EpochTable(Database):
@@ -56,3 +56,16 @@ class EpochTable(Database):
         """The run is over: the next leader need not look for it. Its granted epochs stay."""
         with self._writing() as connection:
             connection.execute(jobs.delete().where(jobs.c.job == job))
+
+    @patient
+    def save_job_owner(self, job: str, owner: JobOwner, time: float) -> None:
+        """Keep whose a job is. It stays when the job is forgotten."""
+        with self._writing() as connection:
+            put(connection, job_owners, {"job": job}, {"changed": time, "body": to_json(owner)})
+
+    @patient
+    def job_owners(self) -> dict[str, JobOwner]:
+        """Job → whose it is, for all that were ever declared, until retention."""
+        with self._reading() as connection:
+            rows = connection.execute(select(job_owners.c.job, job_owners.c.body)).all()
+            return {row.job: msgspec.json.decode(row.body, type=JobOwner) for row in rows}

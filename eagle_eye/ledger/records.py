@@ -2,7 +2,10 @@
 
 import msgspec
 
+from eagle_eye.access.caller import user_name
 from eagle_eye.types import Demand, Incident, IncidentState, Layout, Verdict
+
+SHOWN_NODES = 4
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +73,25 @@ class JobRecord(LedgerRecord, frozen=True, kw_only=True):
     """The fewest nodes on which it runs."""
     demand: Demand | None = None
     """None: it is not elastic, and nobody changes its size."""
+
+
+class JobOwner(LedgerRecord, frozen=True, kw_only=True):
+    """Whose a job is: who declared it first. It stays so when the job is over: its name is not free for others."""
+
+    nodes: tuple[str, ...] = ()
+    """Named by its layouts so far: each of them may have to report the next one."""
+    tenant: str = ""
+    """It was declared under a certificate that is limited to this tenant."""
+    local: bool = False
+    """It was declared over loopback, by `user`."""
+    user: int | None = None
+    """User id; None: of a user who could not be told."""
+
+    def __str__(self) -> str:
+        if self.local:
+            return user_name(self.user)
+        shown = ", ".join(self.nodes[:SHOWN_NODES]) + (", …" if len(self.nodes) > SHOWN_NODES else "")
+        return f"the tenant {self.tenant} on {shown}" if self.tenant else shown
 
 
 class Cordon(LedgerRecord, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ class Retention(Database):
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
     findings, notices, outbox, approvals, suppressions = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.suppressions
-    approval_links, alerts = tables.approval_links, tables.alerts
+    approval_links, alerts, owners = tables.approval_links, tables.alerts, tables.job_owners
     return [
         (alerts, alerts.c.id, alerts.c.over.is_not(None) & (alerts.c.over < before)),
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
@@ -69,5 +69,6 @@ def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
         (approvals, approvals.c.number, approvals.c.expires < before),
         (approval_links, approval_links.c.hash, approval_links.c.expires < before),
+        (owners, owners.c.job, owners.c.job.not_in(select(tables.jobs.c.job)) & (owners.c.changed < before)),
         (suppressions, suppressions.c.id, suppressions.c.until.is_not(None) & (suppressions.c.until < before)),
     ]

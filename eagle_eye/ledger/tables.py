@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION = "0004"
+VERSION = "0005"
 """The revision of migrations/ that these tables are."""
 
 metadata = MetaData(
@@ -153,6 +153,15 @@ jobs = Table(
     Column("job", String(400), primary_key=True),
     Column("epoch", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
+)
+
+job_owners = Table(
+    "job_owners",
+    metadata,
+    Column("job", String(400), primary_key=True),
+    Column("changed", Double, nullable=False),
+    Column("body", Text, nullable=False),
+    Index(None, "changed"),
 )
 
 cordons = Table(

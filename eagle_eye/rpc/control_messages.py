@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from eagle_eye.access.caller import Caller
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 
 Body = dict[str, Any]
@@ -28,6 +29,8 @@ class Peer(ControlMessage, frozen=True, kw_only=True):
     pid: int = 0
     address: str = ""
     """host:port of its own control channel; empty if it serves none."""
+    caller: Caller = Caller()
+    """Set by the server from the connection, never on the wire: what it proves about the process."""
 
     @property
     def key(self) -> tuple[str, str, str]:

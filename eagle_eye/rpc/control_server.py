@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import grpc
 import msgspec
 
-from eagle_eye.access import Authorization, Tokens
+from eagle_eye.access import Authorization, Caller, Tokens
 from eagle_eye.access.addresses import is_loopback, refuse_open
 from eagle_eye.access.credentials import Credentials, identity_of, objection
 from eagle_eye.clock import Clock, SystemClock
@@ -18,7 +18,7 @@ from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
 from .connection import Connection, PauseDetector
 from .control_messages import Body, Command, ControlResult, Failure, HeartbeatSettings, Hello, Peer, Request, Welcome
-from .operator_service import OperatorService
+from .operator_service import OperatorService, caller_of
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,14 @@ class Handler(Protocol):
     def opened(self, peer: Peer) -> None: ...
     def lost(self, peer: Peer, reason: str) -> None: ...
     async def request(self, peer: Peer, kind: str, body: Body) -> Body: ...
+
+
+@runtime_checkable
+class AdmissionHandler(Protocol):
+    """A handler that has a say about who opens a session, and is told of everyone who was refused. Neither method may block."""
+
+    def objection(self, peer: Peer) -> str: ...
+    def refused(self, peer: Peer, why: str) -> None: ...
 
 
 class _Session:
@@ -87,13 +95,13 @@ class ControlServer(OperatorService):
         if lease_s < 2 * heartbeat_s:
             raise ControlError(f"lease_s={lease_s:g} must be at least twice heartbeat_s={heartbeat_s:g}: one late beat is no loss")
         refuse_open(address, secured=credentials is not None, insecure=insecure)
-        super().__init__(handler, address, authorization or Authorization(Tokens.none(), trust_claims=insecure or is_loopback(address)))
+        super().__init__(handler, address, authorization or Authorization(Tokens.none(), trust_claims=is_loopback(address), everybody=insecure))
         self.term = term
         self.superseded = 0
         """The highest term above ours that a peer has seen: another leader was elected after this one."""
-        self.port = 0
         self._handler = handler
         self._address = address
+        self._insecure = insecure
         self._credentials = credentials
         self._beat_s, self._lease_s = heartbeat_s, lease_s
         self._clock = clock or SystemClock()
@@ -194,8 +202,9 @@ class ControlServer(OperatorService):
         hello = wire.decode_hello(first.hello)
         if not (hello.peer.role and hello.peer.node and hello.peer.incarnation):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and an incarnation")
-        if self._credentials is not None and (why := objection(identity_of(context.auth_context()), hello.peer.node, str(hello.peer))):
-            log.warning("%s was refused: %s", context.peer(), why)
+        hello = msgspec.structs.replace(hello, peer=msgspec.structs.replace(hello.peer, caller=await self._caller(context)))
+        if why := self._objection(hello.peer):
+            self._tell_refused(hello.peer, why)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         if self.term and hello.term > self.term:
             self.superseded = max(self.superseded, hello.term)
@@ -203,6 +212,25 @@ class ControlServer(OperatorService):
             log.warning("%s; another server leads", message)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         return hello
+
+    async def _caller(self, context: Any) -> Caller:
+        """What the connection proves; nothing where the configuration allows everybody."""
+        if self._credentials is not None:
+            return Caller(certificate=identity_of(context.auth_context()))
+        if self._insecure:
+            return Caller()
+        return await asyncio.to_thread(caller_of, context.peer(), self.port, context.invocation_metadata())
+
+    def _objection(self, peer: Peer) -> str:
+        """Why this peer may have no session; '' if it may."""
+        if self._credentials is not None and (why := objection(peer.caller.certificate, peer.node, str(peer), peer.job)):
+            return why
+        if self._credentials is None and not (self._insecure or peer.caller.local):
+            return f"the {peer} came through a proxy, or from another machine: without certificates ([access]) only this machine's processes get a session"
+        held = self._sessions.get(peer.key)
+        if held is not None and peer.caller.local and peer.caller.user != held.peer.caller.user and not peer.caller.owns_server:
+            return f"{peer.caller} may not take the place of the {peer}: {held.peer.caller} holds its session"
+        return self._handler.objection(peer) if isinstance(self._handler, AdmissionHandler) else ""
 
     def _admit(self, peer: Peer, context: Any) -> _Session:
         session = _Session(peer, Connection(context, f"the {peer}"), self._clock.monotonic())
@@ -270,6 +298,15 @@ class ControlServer(OperatorService):
             self._handler.lost(peer, reason)
         except Exception:  # one peer's news must not end another's session
             log.exception("handling the lost session of the %s failed", peer)
+
+    def _tell_refused(self, peer: Peer, why: str) -> None:
+        if not isinstance(self._handler, AdmissionHandler):
+            log.warning("%s was refused: %s", peer, why)
+            return
+        try:
+            self._handler.refused(peer, why)
+        except Exception:  # to be told of it must not let it in
+            log.exception("telling that the %s was refused failed: %s", peer, why)
 
     async def _answer(self, session: _Session, message: Any) -> None:
         session.requests += 1

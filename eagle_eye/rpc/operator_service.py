@@ -1,13 +1,16 @@
 """The operator's calls on a control server: authorization, then the handler."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import unquote
 
 import msgspec
 
-from eagle_eye.access import Authorization, Person, Role
+from eagle_eye.access import Authorization, Caller, Person, Role
+from eagle_eye.access.caller import local_caller, speaks_for_itself
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError
 
 from . import control_pb2_grpc as stubs
@@ -73,6 +76,8 @@ class OperatorService(stubs.ControlServicer):
         self._asked_of = handler
         self._asked_at = address
         self._authorization = authorization
+        self.port = 0
+        """Where it listens, once it does."""
 
     async def Approve(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         return await self._answer_to("approve", request, context)
@@ -119,9 +124,25 @@ class OperatorService(stubs.ControlServicer):
             raise ControlError(f"{self._asked_at} is no leader and cannot {what}; ask the address of `eagle-eye server`")
         question = QUESTIONS[what]
         message = question.read(request)
-        person = self._authorization.admit(question.role, what, token=token_in(context.invocation_metadata()), claimed=getattr(message, "person", ""))
+        metadata = context.invocation_metadata()
+        caller = await asyncio.to_thread(caller_of, context.peer(), self.port, metadata)
+        person = self._authorization.admit(question.role, what, token=token_in(metadata), claimed=getattr(message, "person", ""), caller=caller)
         body = await question.ask(self._asked_of, _sent_by(person, message))
         return _seen_by(person, body) if what == "status" else body
+
+
+def caller_of(peer: str, server_port: int, metadata: Any) -> Caller:
+    """What a call's connection proves without TLS. `peer`: gRPC's name of the other end, such as ipv4:127.0.0.1:40122 or ipv6:%5B::1%5D:40122.
+
+    Reads the kernel's table of connections: not in the event loop.
+    """
+    family, _, address = unquote(peer).partition(":")
+    host, _, port = address.rpartition(":")
+    if family == "unix":
+        return Caller(local=True)
+    if not port.isdigit() or not speaks_for_itself(host.strip("[]"), (key for key, _ in metadata or ())):
+        return Caller()
+    return local_caller(host.strip("[]"), int(port), server_port)
 
 
 def token_in(metadata: Any) -> str:

@@ -31,6 +31,7 @@ from .findings import (
 )
 from .job_snapshot import SNAPSHOT_EVENTS, JobSnapshot, SnapshotStep
 from .observations import (
+    EPOCH_JUMP,
     Baseline,
     Batch,
     Block,
@@ -74,6 +75,7 @@ from .suppression import (
 )
 
 __all__ = [
+    "EPOCH_JUMP",
     "LARGEST",
     "SCHEMA",
     "SNAPSHOT_EVENTS",

@@ -4,6 +4,9 @@ from typing import Literal
 
 from .entity import Doubles, Entity, Floats, Integers, Kind, Noun, Number, Real, Time
 
+EPOCH_JUMP = 1 << 20
+"""How far an epoch may be beyond the highest one known of its job and still be believed: one that begins each second takes twelve days."""
+
 
 class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
     """Rank, node and GPU of one worker in a layout. `gc=False`: there may be a hundred thousand of them."""

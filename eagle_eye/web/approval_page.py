@@ -18,14 +18,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from eagle_eye.access import Person, Role
+from eagle_eye.access import Caller, Person, Role
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, NotAuthenticated
 from eagle_eye.ledger import ApprovalLink
 from eagle_eye.plan_text import plan_rows
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 
-from .http_server import Authorizer, Route
+from .http_server import Authorizer, Route, caller_of
 from .request_limits import read_body
 
 PATH = "/approve/{token}"
@@ -80,6 +80,8 @@ class ApprovalForm:
     digest: str
     token: str
     name: str
+    caller: Caller | None = None
+    """What its connection proves; None: a call within this process."""
 
 
 class _EarlyResponse(Exception):
@@ -144,7 +146,7 @@ class ApprovalPage:
         return page("Approved" if form.approved else "Refused", paragraph(f"{answer['message']}."))
 
     def _admit(self, form: ApprovalForm, link: ApprovalLink) -> Person:
-        person = self._authorization.admit(Role.OPERATOR, "approve" if form.approved else "refuse", token=form.token, claimed=form.name)
+        person = self._authorization.admit(Role.OPERATOR, "approve" if form.approved else "refuse", token=form.token, claimed=form.name, caller=form.caller)
         if not person.sees(link.job):
             raise AccessDenied(f"the token of {person.name} counts for the jobs of {person.tenant} alone")
         return person
@@ -225,7 +227,7 @@ async def _form(request: Request) -> ApprovalForm:
         raise _EarlyResponse(page("Approve or refuse?", paragraph("The form has no decision: nothing was decided.", "bad"), 400))
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     token = shown.strip() if scheme.lower() == "bearer" else fields.get("token", "")
-    return ApprovalForm(approved=decision == "approve", digest=fields.get("digest", ""), token=token, name=fields.get("name", ""))
+    return ApprovalForm(approved=decision == "approve", digest=fields.get("digest", ""), token=token, name=fields.get("name", ""), caller=await run_in_threadpool(caller_of, request))
 
 
 def _foreign(request: Request) -> bool:

@@ -4,8 +4,9 @@
     server = WebServer("127.0.0.1:7468", routes, authorization=authorization)
     server.start(); ...; server.stop()
 
-On loopback a route for viewers is open. Beyond loopback, where tokens are configured, every route asks for one
-(`Authorization: Bearer …`); without tokens the port does not open there, unless the configuration allows it.
+On loopback a route for viewers is open; without tokens the others obey the user that the server runs as, and root. Beyond loopback,
+where tokens are configured, every route asks for one (`Authorization: Bearer …`); without tokens the port does not open there, unless
+the configuration allows it. A request that came through a proxy is from beyond loopback, wherever the proxy runs.
 """
 
 import logging
@@ -23,8 +24,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from eagle_eye.access import Person, Role
+from eagle_eye.access import Caller, Person, Role
 from eagle_eye.access.addresses import is_loopback
+from eagle_eye.access.caller import local_caller, speaks_for_itself, this_process
 from eagle_eye.errors import AccessDenied, ConfigError, NotAuthenticated
 
 from .http_connection import CONNECTIONS, HttpConnection
@@ -43,7 +45,7 @@ class Authorizer(Protocol):
 
     @property
     def asks_for_tokens(self) -> bool: ...
-    def admit(self, needed: Role, what: str, *, token: str = "", claimed: str = "") -> Person: ...
+    def admit(self, needed: Role, what: str, *, token: str = "", claimed: str = "", caller: Caller | None = None) -> Person: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class WebServer:
         self._port = listening.getsockname()[1]
         config = uvicorn.Config(
             RequestLimits(self.app), loop="asyncio", http=HttpConnection, ws="none", log_config=None, access_log=False, lifespan="off",
-            server_header=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=2,
+            server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, name="http", daemon=True)
@@ -124,7 +126,7 @@ class WebServer:
     def _route(self, route: Route) -> StarletteRoute:
         async def enter(request: Request) -> Response:
             try:
-                request.state.person = await run_in_threadpool(self._admit, route, _token_of(request))
+                request.state.person = await run_in_threadpool(self._admit, route, request)
             except NotAuthenticated as error:
                 return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
             except AccessDenied as error:
@@ -136,13 +138,32 @@ class WebServer:
 
         return StarletteRoute(route.path, enter, methods=list(route.methods))
 
-    def _admit(self, route: Route, token: str) -> Person | None:
+    def _admit(self, route: Route, request: Request) -> Person | None:
         """Who it is; None where the route needs no authentication. Raises NotAuthenticated or AccessDenied."""
+        token = _token_of(request)
         if route.role is None or (route.own_token is not None and token and route.own_token(token)):
             return None
-        if not self._authorization.asks_for_tokens or (self._near and route.role is Role.VIEWER):
+        if self._near and route.role is Role.VIEWER and is_local(request):
             return None
-        return self._authorization.admit(route.role, route.path, token=token)
+        caller = caller_of(request)
+        if not self._authorization.asks_for_tokens and (self._insecure or caller.owns_server):
+            return None
+        return self._authorization.admit(route.role, route.path, token=token, caller=caller)
+
+
+def is_local(request: Request) -> bool:
+    """Whether it came from this machine, and through no proxy."""
+    return request.client is None or speaks_for_itself(request.client.host, request.headers)
+
+
+def caller_of(request: Request) -> Caller:
+    """What the request's connection proves."""
+    _, port = request.scope.get("server") or ("", None)
+    if not is_local(request):
+        return Caller()
+    if request.client is None or port is None:  # it came over no connection
+        return this_process()
+    return local_caller(request.client.host, request.client.port, port)
 
 
 def _token_of(request: Request) -> str:

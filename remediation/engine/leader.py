@@ -8,13 +8,13 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.errors import AccessDenied, ControlError, TemporaryError
 from eagle_eye.ledger import JobRecord, Ledger
 from eagle_eye.rpc.control_messages import (
     Body,
@@ -25,13 +25,19 @@ from eagle_eye.rpc.control_messages import (
     PendingPlansQuery,
     ReleaseNodeCommand,
 )
-from eagle_eye.types import Demand, Layout, Plan
+from eagle_eye.types import Demand, Layout, Notice, Plan
 from remediation.launcher.event_log import EventLog, Write
+
+from .job_ownership import JobOwnership
 
 log = logging.getLogger(__name__)
 
 LONGEST_RETURN = 15.0
 """Session leases within which everybody must have come back to a new leader."""
+
+
+def ignore_notice(_: Notice) -> None:
+    """For a leader without operators."""
 
 
 class OperatorApi(Protocol):
@@ -53,8 +59,10 @@ class Leader:
     """Handler of the control server; `term` fences everything it says."""
 
     def __init__(
-        self, *, term: int, lease_s: float, ledger: Ledger, operator: OperatorApi, write: Write, clock: Clock, incarnation: str, node: str = "server"
-    ) -> None:
+        self, *, term: int, lease_s: float, ledger: Ledger, operator: OperatorApi, write: Write, clock: Clock, incarnation: str, node: str = "server",
+        notify: Callable[[Notice], None] = ignore_notice,
+    ) -> None:  # fmt: skip
+        """`notify`: takes what operators must hear; returns at once."""
         self.term = term
         self._lease_s = lease_s
         self._ledger = ledger
@@ -72,6 +80,9 @@ class Leader:
         """Jobs of the leader before: a launcher or agent of them that has not come back in time was lost between the two."""
         self._gone: dict[tuple[str, str, str], tuple[Peer, str]] = {}
         """Who went while this leader was too young to call it lost, and why: it may come back."""
+        self.ownership = JobOwnership(ledger, clock, notify, self._tell_job_of_refusal)
+        for record in self._jobs.values():
+            self.ownership.inherit(record.layout)
 
     @property
     def old_enough(self) -> bool:
@@ -104,6 +115,14 @@ class Leader:
         return Counter(role for role, _, _ in list(self._peers))
 
     # --- sessions --------------------------------------------------------------------------------------------------
+
+    def objection(self, peer: Peer) -> str:
+        """Why it may have no session; '' if it may."""
+        return self.ownership.session_objection(peer)
+
+    def refused(self, peer: Peer, why: str) -> None:
+        """It got no session."""
+        self.ownership.tell_refused(peer, peer.job, "session.refused", why)
 
     def opened(self, peer: Peer) -> None:
         """A session began."""
@@ -141,8 +160,13 @@ class Leader:
 
     def _tell(self, name: str, peer: Peer, message: str) -> None:
         for job in [peer.job] if peer.job else self._jobs_on(peer.node):
-            journal = EventLog(job, self._node, self._incarnation, self._clock, self._write, self._numbers)
-            journal.of_node(name, peer.node, message, {"role": peer.role, "incarnation": peer.incarnation})
+            self._event_log(job).of_node(name, peer.node, message, {"role": peer.role, "incarnation": peer.incarnation})
+
+    def _tell_job_of_refusal(self, job: str, peer: Peer, message: str, attributes: Mapping[str, str]) -> None:
+        self._event_log(job).of_node("claim.refused", peer.node, message, attributes)
+
+    def _event_log(self, job: str) -> EventLog:
+        return EventLog(job, self._node, self._incarnation, self._clock, self._write, self._numbers)
 
     def _jobs_on(self, node: str) -> list[str]:
         return [job for job, facts in self._jobs.items() if node in facts.layout.nodes] or [f"idle/{node}"]
@@ -152,9 +176,9 @@ class Leader:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         """coordinator_of, present, cordon_of, layout or grant; anything else is refused."""
         if kind == "coordinator_of":
-            return self._coordinator_of(str(body["job"]))
+            return self._coordinator_of(peer, str(body["job"]))
         if kind == "present":
-            return self._present(str(body["node"]), str(body["job"]))
+            return self._present(str(body["node"]), peer.job)
         if kind == "cordon_of":
             return await asyncio.to_thread(self._cordon_of, str(body["node"]), str(body["job"]))
         if kind == "layout":
@@ -163,7 +187,11 @@ class Leader:
             return await asyncio.to_thread(self._grant, peer, body)
         raise ControlError(f"the leader does not know the request {kind!r}; is the launcher of a newer version?")
 
-    def _coordinator_of(self, job: str) -> Body:
+    def _coordinator_of(self, peer: Peer, job: str) -> Body:
+        if peer.role == "launcher" and peer.job != job:
+            why = f"the {peer} may not ask for the coordinator of {job}"
+            self.ownership.tell_refused(peer, job, "claim.refused", why)
+            raise AccessDenied(why)
         facts = self._jobs.get(job)
         if facts is None or ("launcher", facts.layout.coordinator, job) not in self._peers:
             return {}
@@ -185,12 +213,14 @@ class Leader:
     def _remember(self, peer: Peer, body: Body) -> Body:
         layout = msgspec.convert(body["layout"], Layout)
         known = self._jobs.get(layout.job)
+        self.ownership.check(peer, layout, layout.epoch, known.layout.epoch if known is not None else 0)
         if known is not None and known.layout.epoch > layout.epoch:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
         facts = JobRecord(
             layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)),
             nodes_min=int(body.get("nodes_min", 1)), demand=_demand(body),
         )  # fmt: skip
+        self.ownership.declare(peer, layout)
         self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand)
         self._jobs[layout.job] = facts
         self._operator.declare_job(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
@@ -198,7 +228,9 @@ class Leader:
 
     def _grant(self, peer: Peer, body: Body) -> Body:
         """The leader's voice where exactly half of the launchers are left: for one side only, and not for a living rival."""
-        layout = msgspec.convert(body["layout"], Layout)
+        layout, epoch = msgspec.convert(body["layout"], Layout), int(body["epoch"])
+        known = self._jobs.get(layout.job)
+        self.ownership.check(peer, layout, epoch, known.layout.epoch if known is not None else 0)
         alive = [node for node in body["missing"] if ("launcher", node, layout.job) in self._peers]
         if alive:
             return {"granted": False, "reason": f"{', '.join(alive)} still has a session to the leader"}
@@ -206,9 +238,9 @@ class Leader:
             return {"granted": False, "reason": f"the agent on {', '.join(training)} still reports, and none of those that ask has workers: they may train there"}
         if not self.old_enough:
             return {"granted": False, "reason": "the leader has just begun and waits for the others to come back"}
-        granted = self._ledger.grant_epoch(layout.job, int(body["epoch"]), layout)
-        log.info("epoch %s of %s %s the %s", body["epoch"], layout.job, "granted to" if granted else "refused to", peer)
-        return {"granted": granted, "reason": "" if granted else f"epoch {body['epoch']} was granted to others"}
+        granted = self._ledger.grant_epoch(layout.job, epoch, layout)
+        log.info("epoch %s of %s %s the %s", epoch, layout.job, "granted to" if granted else "refused to", peer)
+        return {"granted": granted, "reason": "" if granted else f"epoch {epoch} was granted to others"}
 
     def _may_train(self, job: str, missing: Sequence[str]) -> list[str]:
         """Nodes that have all workers of the job, whose launchers are missing and whose agents are not: who asks cannot know that they have ended."""

@@ -41,9 +41,12 @@ class Inbox:
         )
 
     async def start(self) -> None:
-        """Listen. A socket that a killed launcher left behind is replaced."""
+        """Listen. A socket that a killed launcher left behind is replaced. Raises LaunchError where it is another user's."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
+        try:
+            self._path.unlink(missing_ok=True)
+        except PermissionError:
+            raise LaunchError(f"{self._path} is another user's: choose another run name (--run-id), or a --run-dir of your own") from None
         self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=messages.LONGEST)
         self._path.chmod(0o600)
 

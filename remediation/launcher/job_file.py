@@ -1,5 +1,6 @@
 """`jobs/<run>.json` in the run directory: the only thing that agent and launcher have in common."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,12 @@ class JobFile:
             "workers": [_words(worker) for worker in workers], "state": state,
         }  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(self.path, msgspec.json.encode(body), durable=False)
+        content = msgspec.json.encode(body)
+        try:
+            atomic_file.replace(self.path, content, durable=False)
+        except PermissionError:  # in a directory of several users another one has taken the name: the agent knows ours by the user id
+            self.path = self.path.with_name(f"{self._run}.{os.geteuid()}.json")
+            atomic_file.replace(self.path, content, durable=False)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from eagle_eye.error_statuses import classify
-from eagle_eye.errors import ControlError
+from eagle_eye.errors import AccessDenied, ControlError
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
 from eagle_eye.types import Layout, digest_of
@@ -57,6 +57,12 @@ Report = Callable[[str, Body], None]
 """Brings a report (death, finished, ...) to the present coordinator."""
 
 
+def refuse_other_job(command: Command, job: str) -> None:
+    """Raises AccessDenied for a command that names another job than ours."""
+    if command.job not in ("", job):
+        raise AccessDenied(f"this launcher runs {job}: {command.action!r} for {command.job} is not done here")
+
+
 class JobMember:
     """The commands prepare, start, halt, end, reattempt and dump; the events about workers and their checkpoints."""
 
@@ -92,7 +98,8 @@ class JobMember:
         """The coordinator has said that it is over for all."""
 
     async def obey(self, command: Command) -> Body:
-        """Do what the coordinator asks. Raises ControlError for an action that we do not know."""
+        """Do what the coordinator asks. Raises ControlError for an action that we do not know, AccessDenied for another job's."""
+        refuse_other_job(command, self._settings.job)
         actions = {
             "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
             "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow, "witness": self._witness,

@@ -70,7 +70,7 @@ class Launcher:
         self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)
         self._workers.zygote = self._zygote
         witness = LossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
-        network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock))
+        network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock, settings.job))
         part = self._participation = Participation(
             settings, network, self._votes, self._event_log, budget, witness, clock,
             incarnation=self._incarnation, make_store=self._make_store, roll_back=self._roll_back, check_way_back=self._check_way_back,

@@ -37,7 +37,7 @@ class LeaderView:
         if self.client is None or not self.client.connected:
             return None
         try:
-            answer = await self.client.request("present", {"job": self._job, "node": node}, ANSWER_S)
+            answer = await self.client.request("present", {"node": node}, ANSWER_S)
         except EagleEyeError as error:
             log.info("the server cannot be asked for %s: %s", node, error)
             return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
@@ -20,6 +21,7 @@ from .elastic_effect_executor import ELASTIC_REPORTS
 from .event_log import EventLog
 from .follower import ASK_LEADER_S, Follower, FollowingMember
 from .heal_budget import HealBudget
+from .job_member import refuse_other_job
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView
 from .loss_witness import LossWitness, Proof
@@ -69,6 +71,7 @@ class Participation:
         """Our session to the server; None where the job has none."""
         self._follower: Follower | None = None
         self._executor: EffectExecutor | None = None
+        self._refused: set[Caller] = set()
 
     def bind(self, member: LocalMember) -> None:
         """This node's workers."""
@@ -258,6 +261,19 @@ class Participation:
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 
+    def objection(self, peer: Peer) -> str:
+        """Why it may have no session: without certificates a job's launchers run as one user; '' if it may."""
+        if peer.caller.local and not peer.caller.owns_server:
+            return f"this launcher of {self._settings.job} takes orders and reports of its own user alone, not of {peer.caller}"
+        return ""
+
+    def refused(self, peer: Peer, why: str) -> None:
+        """It got no session: told once for each caller, however often it tries."""
+        if peer.caller not in self._refused:
+            self._refused.add(peer.caller)
+            log.warning("the %s was refused: %s", peer, why)
+            self._event_log.of_node("session.refused", self._settings.node, f"the {peer} was refused: {why}", {"caller": str(peer.caller)})
+
     def opened(self, peer: Peer) -> None:
         """Its request to join says the rest."""
 
@@ -297,6 +313,7 @@ class Participation:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     async def _obey_leader(self, command: Command) -> Body:
+        refuse_other_job(command, self._settings.job)
         if self._executor is None:
             raise TemporaryError(f"the launcher on {self._settings.node} does not coordinate {self._settings.job}")
         if command.action == "restart":

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import AlertRecord, LeaseHolder, Ledger, Throughput
+from eagle_eye.ledger import AlertRecord, JobOwner, LeaseHolder, Ledger, Throughput
 from eagle_eye.ledger.incident_table import EDGES
 from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
 from fakes.sample_values import JOB, a_finding, a_layout, a_plan, a_step, an_incident
@@ -218,6 +218,20 @@ def test_a_job_is_remembered_by_its_highest_epoch(ledger: Ledger) -> None:
     assert {job: (facts.address, facts.budget_left) for job, facts in ledger.jobs().items()} == {JOB: ("127.0.0.1:7001", 2)}
     ledger.forget_job(JOB)
     assert ledger.jobs() == {}
+
+
+def test_whose_a_job_is_outlives_the_job_until_retention(ledger: Ledger, reopened: Ledger) -> None:
+    owner = JobOwner(nodes=("node-a", "node-b"), tenant="tenant")
+    ledger.save_job(JOB, a_layout(5), "127.0.0.1:7001", "restart:3", 3)
+    ledger.save_job_owner(JOB, JobOwner(nodes=("node-a",), tenant="tenant"), 100.0)
+    ledger.save_job_owner(JOB, owner, 100.0)
+    ledger.sweep(1000.0)
+    assert reopened.job_owners() == {JOB: owner}, "it is still under way"
+    ledger.forget_job(JOB)
+    ledger.sweep(100.0)
+    assert reopened.job_owners() == {JOB: owner}
+    ledger.sweep(100.1)
+    assert reopened.job_owners() == {}
 
 
 def test_a_node_is_out_until_it_is_released(ledger: Ledger) -> None:

@@ -23,14 +23,14 @@ class CredentialIssuer:
         self.authority = CertificateAuthority(self.folder)
         self.authority.make(self.clock.now() - 400 * DAY_S)
 
-    def issue(self, name: str, kind: CertificateKind, *hosts: str, made_days_ago: float = 0.0, days: float = 365.0) -> AccessConfig:
+    def issue(self, name: str, kind: CertificateKind, *hosts: str, made_days_ago: float = 0.0, days: float = 365.0, tenants: tuple[str, ...] = ()) -> AccessConfig:
         now = self.clock.now() - made_days_ago * DAY_S
-        made = self.authority.issue(Identity(kind=kind, name=name), hosts, now=now, days=days, out=self.folder / "out")
+        made = self.authority.issue(Identity(kind=kind, name=name, tenants=tenants), hosts, now=now, days=days, out=self.folder / "out")
         return AccessConfig(ca_file=str(self.authority.certificate), certificate_file=str(made.certificate), key_file=str(made.key))
 
-    def credentials(self, name: str, kind: CertificateKind, *hosts: str, made_days_ago: float = 0.0, days: float = 365.0) -> Credentials:
+    def credentials(self, name: str, kind: CertificateKind, *hosts: str, made_days_ago: float = 0.0, days: float = 365.0, tenants: tuple[str, ...] = ()) -> Credentials:
         """With a clock at which they are still good, whatever the wire says."""
-        access = self.issue(name, kind, *hosts, made_days_ago=made_days_ago, days=days)
+        access = self.issue(name, kind, *hosts, made_days_ago=made_days_ago, days=days, tenants=tenants)
         ago = self.clock.now() - made_days_ago * DAY_S
         found = Credentials.of(access, FakeClock(ago) if made_days_ago else self.clock)
         assert found is not None

@@ -10,6 +10,7 @@ from eagle_eye.app import options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
 
 DAY_S = 86_400.0
 directory = click.option("--dir", "folder", default="", type=click.Path(), help="Directory of the certificate authority. Default: certs under the state directory.")
@@ -50,26 +51,29 @@ def init(config: Config, folder: str) -> None:
 @click.argument("name")
 @click.option("--kind", type=click.Choice([str(kind) for kind in CertificateKind]), required=True, help="server; node: its agent and launchers; client: the commands of an operator.")
 @click.option("--host", "hosts", multiple=True, help="Name or address under which it is reached; several are fine. Default: NAME. This machine's own are always added.")
+@click.option("--tenant", "tenants", multiple=True, help="Of a node: it may run jobs of this tenant (the first part of a job's name) and of no other; several are fine. Default: jobs of all.")
 @click.option("--days", type=click.FloatRange(min=0.01), default=365, show_default=True, help="Days until it expires.")
 @click.option("--out", default="", type=click.Path(), help="Directory of NAME.pem and NAME.key. Default: the directory of the authority.")
 @directory
 @options.deployment
-def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], days: float, out: str, folder: str) -> None:
+def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], tenants: tuple[str, ...], days: float, out: str, folder: str) -> None:
     """Create NAME.pem and NAME.key. Issuing them again replaces them; new connections use them without a restart.
 
     For a node NAME is the name that its agent and launchers are started with (--node; default: the host name): its
-    certificate opens sessions as that node and as no other.
+    certificate opens sessions as that node and as no other. With --tenant it does so for the jobs of these tenants alone.
 
     \b
     Examples:
       eagle-eye certs issue head --kind server --host head.cluster --host 10.0.0.1
-      eagle-eye certs issue node-7 --kind node --host 10.0.0.7
+      eagle-eye certs issue node-7 --kind node --host 10.0.0.7 --tenant team-a --tenant team-b
       eagle-eye certs issue ada --kind client --days 90
     """
     from eagle_eye.access.certificate_authority import CertificateAuthority
 
     authority = CertificateAuthority(_folder(config, folder))
-    identity = Identity(kind=CertificateKind(kind), name=name)
+    if tenants and kind != CertificateKind.NODE:
+        raise ConfigError("--tenant limits which jobs a node may run: it goes with --kind node; `eagle-eye token add --tenant` limits a person")
+    identity = Identity(kind=CertificateKind(kind), name=name, tenants=tenants)
     made = authority.issue(identity, hosts, now=SystemClock().now(), days=days, out=Path(out).expanduser() if out else authority.directory)
     click.echo(f"made {made.certificate} and {made.key}; with {authority.certificate} they go into [access] of that machine:")
     click.echo(f'  ca_file = "{authority.certificate.name}"  certificate_file = "{made.certificate.name}"  key_file = "{made.key.name}"')

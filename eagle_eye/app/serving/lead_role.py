@@ -114,6 +114,7 @@ class LeaderTerm:
         leader = Leader(
             term=lease.term, lease_s=config.server.lease_s, ledger=ledger, operator=engine,
             write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=clock, incarnation=lease.incarnation,
+            notify=context.notices.put,
         )  # fmt: skip
         self._control = control_server(context, leader, listen, lease.term)
         commander.bind(leader, self._control.command)

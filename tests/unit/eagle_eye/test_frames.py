@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -294,6 +295,32 @@ def test_a_step_done_again_in_a_later_epoch_is_another_step() -> None:
         job.builder.feed(layout("r/a/0", epoch=epoch))
         job.send("a", epoch, steps(7, {"r/a/0": 0.5}, epoch=epoch))
         assert [(step.number, step.epoch) for step in job.tick().steps] == [(7, epoch)]
+
+
+def test_an_epoch_that_nobody_has_declared_ends_nothing() -> None:
+    """One record of epoch 2³¹ by whoever can write to the stream, and no layout, event or step of the job would count any more."""
+    job = Job()
+    job.builder.feed(layout("r/a/0", epoch=7))
+    job.builder.feed(layout("r/x/0", epoch=2**31))
+    job.builder.feed(msgspec.structs.replace(event(1), name="epoch.started", attributes={"epoch": str(2**31)}))
+    for number, epoch in enumerate(range(2**31, 2**31 + 40)):
+        job.send("x", number, steps(7, {"r/x/0": 0.5}, epoch=epoch))
+    job.send("a", 1, steps(7, {"r/a/0": 0.5}, epoch=7))
+    frame = job.tick()
+    assert (frame.layout.epoch, frame.events) == (7, ())
+    assert [(step.number, step.epoch) for step in frame.steps] == [(7, 7)]
+    assert [job.tick().steps for _ in range(WAIT_TICKS + 1)] == [()] * (WAIT_TICKS + 1)
+    assert job.builder.counts.unbelieved == 42
+
+
+def test_twin_a_step_of_an_epoch_whose_layout_comes_later_counts() -> None:
+    job = Job()
+    job.builder.feed(layout("r/a/0", epoch=7))
+    job.send("a", 1, steps(8, {"r/a/0": 0.5}, epoch=9))
+    job.tick()
+    job.builder.feed(layout("r/a/0", epoch=9))
+    assert [(step.number, step.epoch) for step in job.tick().steps] == [(8, 9)]
+    assert job.builder.counts.unbelieved == 0
 
 
 def test_steps_of_late_batches_still_count_once() -> None:

@@ -40,6 +40,34 @@ def test_a_certificate_says_who_it_is_for_where_and_how_long(ours, clock):
     assert not facts.authority
 
 
+def test_a_node_s_certificate_may_be_limited_to_tenants(ours, clock):
+    made = ours.authority.issue(Identity(kind=NODE, name="n", tenants=("team-a", "équipe")), (), now=clock.now(), days=1, out=ours.folder)
+    found = certificate_info(made.certificate.read_bytes(), "n.pem").identity
+    assert found == Identity(kind=NODE, name="n", tenants=("team-a", "équipe"))
+    assert [found.speaks_for(job) for job in ("team-a/gpt/1", "équipe/gpt/1", "team-ab/gpt/1", "team/gpt/1", "")] == [True, True, False, False, False]
+    with pytest.raises(ConfigError, match="--tenant 'team-a/gpt'"):
+        ours.authority.issue(Identity(kind=NODE, name="n", tenants=("team-a/gpt",)), (), now=clock.now(), days=1, out=ours.folder)
+
+
+def test_twin_a_certificate_without_tenants_speaks_for_all():
+    assert Identity(kind=NODE, name="n").speaks_for("anybody/gpt/1")
+
+
+@pytest.mark.parametrize("limit", [b"eagle-eye://tenant/", b"eagle-eye://tenant/%2", b"eagle-eye://tenant/a/b"])
+def test_a_limit_that_cannot_be_read_is_not_taken_for_none(limit):
+    found = identity_of({"peer_uri": [b"eagle-eye://node/n", limit]})
+    assert found is not None
+    assert not found.speaks_for("a/gpt/1")
+
+
+def test_tenants_limit_a_node_and_nobody_else(ours, tmp_path):
+    issue = lambda *words: CliRunner().invoke(main, ["certs", "issue", *words, "--dir", str(ours.folder), "--state-dir", str(tmp_path)])  # noqa: E731
+    assert "goes with --kind node" in issue("ada", "--kind", "client", "--tenant", "team-a").output
+    assert issue("node-7", "--kind", "node", "--tenant", "team-a", "--tenant", "team-b").exit_code == 0
+    shown = CliRunner().invoke(main, ["certs", "show", "--wide", "--dir", str(ours.folder), "--state-dir", str(tmp_path)]).output
+    assert "node node-7 (of team-a, team-b)" in shown
+
+
 def test_a_person_s_certificate_is_for_no_host(ours):
     access = ours.issue("ada", CLIENT)
     assert certificate_info(Path(access.certificate_file).read_bytes(), "ada.pem").hosts == ()
@@ -176,6 +204,14 @@ def test_a_node_learns_at_its_start_that_its_certificate_is_another_s(ours, cloc
     assert node_credentials(AccessConfig(), "node-a", clock) is None
     with pytest.raises(ConfigError, match="certs issue node-a --kind node"):
         node_credentials(ours.issue("node-b", NODE), "node-a", clock)
+
+
+def test_a_launcher_learns_at_its_start_that_its_node_may_not_run_the_job(ours, clock):
+    access = ours.issue("node-a", NODE)
+    ours.authority.issue(Identity(kind=NODE, name="node-a", tenants=("team-a",)), (), now=clock.now(), days=1, out=ours.folder / "out")
+    assert node_credentials(access, "node-a", clock, "team-a/gpt/1") is not None
+    with pytest.raises(ConfigError, match="issue it with --tenant team-b"):
+        node_credentials(access, "node-a", clock, "team-b/gpt/1")
 
 
 # --- what may listen -------------------------------------------------------------------------------------------------

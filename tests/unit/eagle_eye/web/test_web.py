@@ -15,6 +15,7 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.web import health
 from eagle_eye.web.health import HealthReport
 from eagle_eye.web.http_server import Route, WebServer, incident_redirect, metrics_route
+from fakes.other_user import as_other_user, needs_root
 from fakes.web_request import Asking
 
 HEALTHY = HealthReport(role="all", leads=True, leader="process 1", term=3, partitions=(0,), tick_age_s=0.5)
@@ -58,6 +59,34 @@ def bearer(token: str) -> dict[str, str]:
 def test_on_loopback_without_tokens_everything_is_open(no_tokens) -> None:
     client = client_of(*ROUTES, authorization=no_tokens)
     assert [client.get("/look").status_code, client.post("/push").status_code, client.get("/open").status_code] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+def test_behind_a_proxy_of_the_same_machine_nothing_is_open(no_tokens, tokens, header) -> None:
+    """The proxy's own address is on loopback, the browser's is not."""
+    client = client_of(*ROUTES, authorization=no_tokens)
+    assert [client.get("/look", headers={header: "x"}).status_code, client.post("/push", headers={header: "x"}).status_code] == [401, 401]
+    assert "through a proxy" in client.post("/push", headers={header: "x"}).json()["error"]
+    assert client.post("/push", headers={header: "x"} | bearer("hook-key")).status_code == 200, "the route's own token names its sender"
+    authorization, viewer, operator = tokens
+    client = client_of(*ROUTES, authorization=authorization)
+    assert client.get("/look", headers={header: "x"}).status_code == 401
+    assert client.get("/look", headers={header: "x"} | bearer(viewer)).text == "vera"
+    assert client.post("/push", headers={header: "127.0.0.1"} | bearer(operator)).text == "otto"
+
+
+@needs_root
+def test_another_local_user_may_look_and_not_push_without_tokens(no_tokens) -> None:
+    server = WebServer("127.0.0.1:0", ROUTES, authorization=no_tokens)
+    server.start()
+    try:
+        assert httpx.post(f"{server.url}/push").status_code == 200, "twin: who runs the server"
+        code = "print(httpx.get(sys.argv[1] + '/look').status_code, httpx.post(sys.argv[1] + '/push').json())"
+        told = as_other_user("import httpx; httpx.get(sys.argv[1] + '/open')", code, server.url)
+        assert told.stdout.startswith("200 "), told.stderr
+        assert "asked by the user nobody" in told.stdout
+    finally:
+        server.stop()
 
 
 def test_on_loopback_with_tokens_looking_is_open_and_pushing_needs_an_operator(tokens) -> None:
