@@ -193,8 +193,10 @@ class Leader:
             self.ownership.tell_refused(peer, job, "claim.refused", why)
             raise AccessDenied(why)
         facts = self._jobs.get(job)
-        if facts is None or ("launcher", facts.layout.coordinator, job) not in self._peers:
+        if facts is None:
             return {}
+        if ("launcher", facts.layout.coordinator, job) not in self._peers:
+            return {"epoch": facts.layout.epoch}
         return {"address": facts.address, "node": facts.layout.coordinator, "epoch": facts.layout.epoch}
 
     def _present(self, node: str, job: str) -> Body:

@@ -43,9 +43,10 @@ class Coordinator:
     # --- launchers ------------------------------------------------------------------------------------------------
 
     def joined(
-        self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = (), *, held: bool = False
-    ) -> Effects:
-        return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held))
+        self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = (), *, held: bool = False,
+        idle: bool = False,
+    ) -> Effects:  # fmt: skip
+        return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held, idle=idle))
 
     def left(self, node: str) -> Effects:
         return self.learn(coordinator_facts.SessionBroke(node=node))

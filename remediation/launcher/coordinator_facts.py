@@ -29,6 +29,8 @@ class LauncherJoined(Fact, frozen=True, kw_only=True):
     """The highest epoch that it has voted for."""
     elastic: tuple[JoinRequest, ...] = ()
     """Its elastic workers that live."""
+    idle: bool = False
+    """It has no worker left of an epoch that has not ended."""
     held: bool = False
     """They are fenced since it lost its coordinator: only another epoch frees them."""
 

@@ -9,7 +9,7 @@ from .coordinator_facts import PhaseTimeout, Timeout, WorkerDied
 from .elastic_policy import ElasticPolicy
 from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
-from .job_declaration import EpochRequest, JobDeclaration, JobPhase
+from .job_declaration import LOST, EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership
 from .quorum import Quorum, VoteCount, count_votes, voters
 
@@ -64,6 +64,8 @@ class CoordinatorState:
 
     isolated = False
     """No majority has been there for a lease: nothing is begun, no worker is ended, and others are asked whether they have gone on."""
+    unbroken = False
+    """Every worker of the last epoch is where it was: none has died, none was ordered to end, and no launcher was started again."""
     exhausted = ""
     """Why the job may not heal itself any more."""
     swap: tuple[str, ...] = ()
@@ -85,7 +87,7 @@ class CoordinatorState:
         """The highest number that this coordinator has given out."""
         self.forming: Layout | None = None
         """The layout that is voted on, or was last."""
-        self.request = EpochRequest(reason="start") if last is None else EpochRequest(reason="node lost" if lost else "node returned")
+        self.request = EpochRequest(reason="start") if last is None else EpochRequest(reason=LOST if lost else "node returned")
         """Why that epoch was begun."""
         self.timers = Timers(clock, declaration.batch_s)
         self.membership = Membership(declaration.node, declaration.max_nodes, last.excluded if last is not None else ())

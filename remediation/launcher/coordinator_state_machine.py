@@ -17,6 +17,7 @@ from . import coordinator_facts
 from . import epoch_formation as epoch
 from . import launcher_transitions as launcher
 from . import worker_transitions as worker
+from .coordinator_effects import EndWorkers, Prepare
 from .coordinator_facts import Fact
 from .coordinator_state import CoordinatorState, Effects
 from .job_declaration import JobPhase
@@ -147,7 +148,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     coordinator_facts.PhaseTimeout: _row(
         Ignored("the job is over: its timers are disarmed"),
         GATHERING=TableEntry(launcher.gathering_is_late, FIRST_HEAL), FORMING=TableEntry(epoch.late_votes, BEGIN | VALID),
-        RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, HEAL | END),
+        RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, HEAL | END | {RUNNING}),
         BACKOFF=TableEntry(epoch.backoff_is_over, BEGIN), SPENT=TableEntry(epoch.nobody_commanded, END),
         HALTING=TableEntry(epoch.halted_too_long, END),
     ),
@@ -168,7 +169,10 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
 def apply(state: CoordinatorState, fact: Fact) -> Effects:
     """Change the state as the table says; what is to be done about the fact."""
     entry = TRANSITIONS[type(fact)][state.phase]
-    return [] if isinstance(entry, Ignored) else entry.do(state, fact)
+    effects = [] if isinstance(entry, Ignored) else entry.do(state, fact)
+    if isinstance(fact, coordinator_facts.WorkerDied) or any(isinstance(effect, Prepare | EndWorkers) for effect in effects):
+        state.unbroken = False
+    return effects
 
 
 def edges() -> frozenset[tuple[JobPhase, JobPhase]]:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 COMMAND_S = 8.0
 """How long a launcher may take over a command; ending workers that the kernel holds takes longest."""
+RECALL_S, RECALL_LONGEST_S = 0.5, 30.0
+"""Pause before a launcher that was left out is asked to join again; doubled each time up to the longest."""
 END_S = 15.0
 GRANT_S = 1.0
 
@@ -51,6 +53,8 @@ class EffectExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._store: asyncio.Task[StoreAddress] | None = None
+        self._recalled: set[str] = set()
+        """Launchers that are asked to join again."""
         self._answers: dict[str, asyncio.Future[CommandResult]] = {}
         self._commands = 0
         self._closed = False
@@ -85,11 +89,14 @@ class EffectExecutor:
         if state.candidate and state.last is not None and precedes(state.last, body["node"], state.declaration.node):
             return {"accepted": False, "coordinator": ""}
         gpus = tuple(str(gpu) for gpu in body.get("gpus", ()))
+        own = body["node"] == state.declaration.node
+        if not own and self._server.peer("launcher", body["node"], state.declaration.job) is None:
+            return {"accepted": False, "coordinator": ""}  # its session has ended since: nobody would tell of the next end
         member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), gpus=gpus, incarnation=body["incarnation"])
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
         elastic = msgspec.convert(body.get("elastic", ()), tuple[JoinRequest, ...])
-        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic, held=bool(body.get("held"))))
+        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic, held=bool(body.get("held")), idle=bool(body.get("idle"))))
         return {"accepted": True, "epoch": state.last.epoch if state.last is not None and state.phase is JobPhase.RUNNING else 0}
 
     def report(self, node: str, kind: str, body: Body) -> None:
@@ -226,6 +233,22 @@ class EffectExecutor:
         return await self._make_store()
 
     async def _vote(self, node: str, layout: Layout) -> None:
+        await self._ask_for_vote(node, layout)
+        await self._recall(node)
+
+    async def _recall(self, node: str) -> None:
+        """A launcher that answers too late was left out, and its session lives: it does not know that it has to join again."""
+        if node in self._recalled:
+            return
+        self._recalled.add(node)
+        wait_s = RECALL_S
+        while (member := self.coordinator.members.get(node)) is not None and not member.connected and self.coordinator.phase is not JobPhase.ENDED:
+            await self.quietly(node, "rejoin", {})
+            await asyncio.sleep(wait_s)
+            wait_s = min(RECALL_LONGEST_S, 2 * wait_s)
+        self._recalled.discard(node)
+
+    async def _ask_for_vote(self, node: str, layout: Layout) -> None:
         try:
             answer = await self.send(node, "prepare", {"layout": layout}, layout.epoch)
         except (TemporaryError, Stale) as error:

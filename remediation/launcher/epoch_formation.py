@@ -23,7 +23,7 @@ from .coordinator_facts import (
     WorkerDied,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .job_declaration import DEATH, EpochRequest, JobPhase
+from .job_declaration import DEATH, LOST, EpochRequest, JobPhase
 from .membership import Member, rank_order, rank_placements
 from .quorum import voters
 
@@ -196,7 +196,10 @@ def _wait_for_nodes(state: CoordinatorState, here: int) -> Effects:
     state.timers.arm(state.declaration.wait_nodes_s)
     _await_majority(state)
     reason = f"{here} node(s) are left, the job needs {state.declaration.min_nodes}"
-    return [EndWorkers(nodes=state.membership.connected, reason=reason), *state.answer(error=reason)]
+    effects = state.answer(error=reason)
+    if state.last is None or not state.last.in_place:
+        return effects  # workers that wait for their peers harm nobody, and go on if those come back as they are
+    return [EndWorkers(nodes=state.membership.connected, reason=reason), *effects]
 
 
 def _await_majority(state: CoordinatorState) -> None:
@@ -244,7 +247,7 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
 
 def _run(state: CoordinatorState, layout: Layout) -> None:
     state.phase = JobPhase.RUNNING
-    state.led, state.isolated = True, False
+    state.led, state.isolated, state.unbroken = True, False, True
     state.last = layout
     state.swap = ()
     state.finished = set()
@@ -348,6 +351,8 @@ def no_majority_while_forming(state: CoordinatorState, fact: MajorityTimeout) ->
 
 def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """WAITING: go on if there are enough nodes, fail if they were waited for long enough."""
+    if resumed := _resume(state):
+        return resumed
     if state.isolated:
         return _go_on(state)
     if len(state.eligible) >= state.declaration.min_nodes:
@@ -360,6 +365,16 @@ def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
         return state.fail("too few nodes came back")
     state.timers.arm(left)
     return []
+
+
+def _resume(state: CoordinatorState) -> Effects:
+    """WAITING: whoever was missed is back as it was: the epoch goes on, and nobody is started again."""
+    last = state.last
+    if last is None or not state.unbroken or state.request.reason != LOST or not all(map(state.membership.is_connected, last.nodes)):
+        return []
+    state.phase, state.led, state.isolated = JobPhase.RUNNING, True, False
+    state.timers.disarm(PhaseTimeout, MajorityTimeout)
+    return [state.job_event("coordinator.reunited", "all launchers of the epoch can be reached again, and its workers are as they were")]
 
 
 def _go_on(state: CoordinatorState) -> Effects:

@@ -39,6 +39,8 @@ class FollowingMember(Protocol):
     def registry(self) -> list[Body]: ...
     @property
     def held(self) -> bool: ...
+    @property
+    def idle(self) -> bool: ...
     async def obey(self, command: Command) -> Body: ...
     async def coordinator_lost(self) -> None: ...
     async def overtaken(self) -> None: ...
@@ -208,7 +210,7 @@ class Follower:
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc, "gpus": self._settings.gpus,
             "incarnation": self._peer.incarnation, "promised": record.promised, "last": None if record.over else record.last,
-            "elastic": self._member.registry, "held": self._member.held,
+            "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle,
         }  # fmt: skip
         self.reports.forget("entered", "held", "abandoned")
         try:
@@ -297,7 +299,8 @@ class Follower:
         await self._member.coordinator_lost()
         last = self._votes.record.last
         while last is not None:
-            election_order = CoordinatorElection(last, self._settings.node, gone=(last.coordinator,))
+            gone_first = (last.coordinator,) if last.coordinator != self._settings.node else ()  # we were started again
+            election_order = CoordinatorElection(last, self._settings.node, gone=gone_first)
             while (node := election_order.next()) and not election_order.ours:
                 gone = {election_order.address(each) for each in election_order.gone}
                 if await self.join(election_order.address(node), 1.5 * self._settings.lease_s, gone=gone):

@@ -74,6 +74,8 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 DEATH = "death"
 """Reason of an epoch: a worker has died."""
+LOST = "node lost"
+"""The same: a launcher is gone."""
 
 
 class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ class JobMember:
         refuse_other_job(command, self._settings.job)
         actions = {
             "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
-            "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow, "witness": self._witness,
+            "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow, "witness": self._witness, "rejoin": self._rejoin,
         } | self._elastic.actions  # fmt: skip
         action = actions.get(command.action)
         if action is None:
@@ -123,6 +123,11 @@ class JobMember:
     def highest_step(self) -> int:
         """That any worker of this node has begun; -1 if none is known."""
         return self._workers.highest_step
+
+    @property
+    def idle(self) -> bool:
+        """No worker is left here, though the epoch has not ended."""
+        return not self._workers.finished and not any(worker.running for worker in self._workers.all)
 
     @property
     def held(self) -> bool:
@@ -154,7 +159,11 @@ class JobMember:
 
     async def abandon(self, *, after_death: bool = False) -> None:
         """End them, and write a job file without workers."""
-        await self.stop_workers(after_death=after_death)
+        try:
+            await self.stop_workers(after_death=after_death)
+        except ControlError as error:
+            log.warning("%s", error)
+            self._release_later()
         self._job_file.write(self._votes.record.promised, ())
 
     # --- commands ------------------------------------------------------------------------------------------------
@@ -178,13 +187,11 @@ class JobMember:
             self._releasing = asyncio.create_task(self._release())
 
     async def _release(self) -> None:
-        wait_s = RELEASE_S
-        while True:
+        """Their end was ordered: no other worker is meant, whatever is started here meanwhile."""
+        wait_s, held = RELEASE_S, self._workers.all
+        while any(worker.status is None for worker in held):
             await asyncio.sleep(wait_s)
             wait_s = min(RELEASE_LONGEST_S, 2 * wait_s)
-            with contextlib.suppress(ControlError):
-                await self.stop_workers()
-                break
         log.info("the processes that the kernel held have ended: this launcher joins again")
         self.released()
 
@@ -227,6 +234,12 @@ class JobMember:
     async def _follow(self, arguments: dict[str, Any]) -> Body:
         """The candidate that we had joined has found a coordinator."""
         self.moved(str(arguments["address"]))
+        return {}
+
+    async def _rejoin(self, _arguments: dict[str, Any]) -> Body:
+        """The coordinator went on without us because we answered late: we join it again, unless the kernel holds our workers."""
+        if self._releasing is None or self._releasing.done():
+            self.released()
         return {}
 
     async def _witness(self, _arguments: dict[str, Any]) -> Body:

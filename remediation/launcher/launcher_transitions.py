@@ -22,7 +22,7 @@ from .coordinator_facts import (
 )
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import begin, fail_halted, heal, isolate, prepare, replace_workers, validate, validate_if_agreed
-from .job_declaration import EpochRequest, JobPhase
+from .job_declaration import LOST, EpochRequest, JobPhase
 from .quorum import voters
 from .repeated_failure import confirm_suspicion
 
@@ -35,6 +35,8 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     """What holds in every state. Returns whether it is the process that was known before, and the effects for its workers."""
     evicted = fact.member.node in state.membership.evicted
     same = state.membership.add(fact.member)
+    if state.last is not None and fact.member.node in state.last.nodes:
+        state.unbroken = state.unbroken and same and not fact.idle and fact.last is not None and fact.last.epoch == state.last.epoch
     reunited = _reunited(state)
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())
@@ -106,11 +108,11 @@ def joined_while_running(state: CoordinatorState, fact: LauncherJoined) -> Effec
         state.timers.arm_batch()
         return effects
     taken = fact.member.node in state.last.nodes
-    unchanged = taken and same and fact.last is not None and fact.last.epoch == state.last.epoch
+    unchanged = taken and same and not fact.idle and fact.last is not None and fact.last.epoch == state.last.epoch
     if unchanged or (not taken and len(state.last.nodes) >= state.declaration.max_nodes):
         return effects + (first_epoch_in_place(state) if fact.elastic and not state.last.in_place else [])
     if state.budget.rule.limit == 0:
-        return effects + (heal(state, EpochRequest(reason="node lost")) if taken else [])
+        return effects + (heal(state, EpochRequest(reason=LOST)) if taken else [])
     state.timers.arm_batch()
     return effects
 
@@ -125,7 +127,7 @@ def _joined_in_place(state: CoordinatorState, fact: LauncherJoined, same: bool) 
         for worker in lost:
             state.elastic.lose(worker)
         if lost:
-            return heal(state, EpochRequest(reason="node lost"))
+            return heal(state, EpochRequest(reason=LOST))
     elif node in last.nodes and (fact.held or fact.last is None or fact.last.epoch != last.epoch):
         return begin(state, EpochRequest(reason="node returned", in_place=True))  # it has missed what its workers received
     if state.elastic.waiting(state.eligible):
@@ -226,7 +228,7 @@ def lost_while_forming(state: CoordinatorState, fact: SessionBroke) -> Effects:
     for worker in lost:
         state.elastic.lose(worker)
     if lost and state.request.soft:
-        return effects + heal(state, EpochRequest(reason="node lost"))
+        return effects + heal(state, EpochRequest(reason=LOST))
     concerned = state.forming is not None and fact.node in state.forming.nodes
     return effects + (begin(state, state.request) if concerned else validate_if_agreed(state))
 
@@ -235,7 +237,7 @@ def lost_while_running(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """RUNNING: a second witness is needed; where connections between workers broke there is one."""
     effects = _session_broke(state, fact.node)
     if effects and state.timers.armed(ReconnectTimeout) and fact.node in state.suspects:
-        return effects + heal(state, EpochRequest(reason="node lost"))
+        return effects + heal(state, EpochRequest(reason=LOST))
     if not state.reachable.majority:
         state.timers.arm_once(state.declaration.lease_s, MajorityTimeout)
     return effects
@@ -259,7 +261,7 @@ def suspects_are_lost(state: CoordinatorState, fact: NoProgress) -> Effects:
     """RUNNING: a launcher's session broke, and the workers have waited for its workers since."""
     if not state.suspects:
         return []
-    return heal(state, EpochRequest(reason="node lost", step=fact.step)) if state.may_go_on else isolate(state)
+    return heal(state, EpochRequest(reason=LOST, step=fact.step)) if state.may_go_on else isolate(state)
 
 
 # --- votes --------------------------------------------------------------------------------------------------------------

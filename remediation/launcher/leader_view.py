@@ -20,6 +20,8 @@ class LeaderView:
         self._job = job
         self._node = node
         self.client: Client | None = None
+        self.epoch = 0
+        """The highest one that the leader has told of."""
 
     async def coordinator(self) -> str:
         """Address of the coordinator that the leader knows to be alive; '' if that is nobody, or we."""
@@ -30,6 +32,7 @@ class LeaderView:
         except EagleEyeError as error:
             log.info("the server cannot be asked for a coordinator: %s", error)
             return ""
+        self.epoch = max(self.epoch, int(answer.get("epoch", 0)))
         return "" if answer.get("node") == self._node else str(answer.get("address", ""))
 
     async def present(self, node: str) -> bool | None:

@@ -170,9 +170,13 @@ class Participation:
             leader=self.leader, make_store=self._make_store, roll_back=self._roll_back,
             clock=self._clock, stall=settings.stall,
         )  # fmt: skip
+        coordinator.refused(0, self._view.epoch)  # a number that was given out before is never given out again
         coordinator.commanded = self.leader is not None and self.leader.connected
         log.info("this launcher coordinates %s", settings.job)
         self._join_own(self._executor)
+        for peer in self._server.peers:  # they have a session from before, and would not join again by themselves
+            if peer.role == "launcher":
+                self._executor.go(self._executor.quietly(peer.node, "rejoin", {}))
 
     def _join_again(self) -> None:
         """Workers that the kernel held have ended: the coordinator had left us out for them."""
@@ -186,7 +190,7 @@ class Participation:
         settings = self._settings
         leading.join(
             {"node": settings.node, "address": self.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
-             "promised": self._votes.record.promised, "last": None, "elastic": self._member.registry, "held": self._member.held}
+             "promised": self._votes.record.promised, "last": None, "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle}
         )  # fmt: skip
 
     async def _while_candidate(self, following: Follower) -> str:
@@ -214,7 +218,9 @@ class Participation:
         """The coordinator that takes us in, '' if none does."""
         for address in await self._others(last):
             if leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
-                return following.address
+                if leading.coordinator.candidate:
+                    return following.address
+                await following.close()  # a majority has followed us meanwhile
         return ""
 
     async def _others(self, last: Layout) -> list[str]:
@@ -222,10 +228,11 @@ class Participation:
         others = [address for node, address in last.launchers.items() if node != self._settings.node]
         return [address for address in dict.fromkeys([await self._view.coordinator(), *others]) if address]
 
-    async def _gone_on(self, following: Follower, last: Layout, _: EffectExecutor) -> str:
+    async def _gone_on(self, following: Follower, last: Layout, leading: EffectExecutor) -> str:
         """The coordinator under which the others have gone on without us, '' if they have not: then our epoch is the last one."""
         for address in await self._others(last):
-            if found := await following.newer_coordinator(address, last.epoch):
+            found = await following.newer_coordinator(address, last.epoch)
+            if found and found != self.address and leading.coordinator.isolated:
                 return found
         return ""
 

@@ -71,9 +71,9 @@ class Quorum:
         self.promised = max(self.promised, promised)
 
     def count(self, last: Layout | None) -> VoteCount:
-        """The votes so far. Who is alone needs no disk to agree with itself."""
-        alone = last is not None and len(voters(last)) == 1
-        return count_votes(last, self.prepared if alone else self.acknowledged)
+        """The votes so far. Where everybody is ready no vote is missed: nobody is left to whom another one could have been given."""
+        everybody = last is not None and self.prepared.issuperset(voters(last))
+        return count_votes(last, self.prepared if everybody else self.acknowledged)
 
     def agreed(self, layout: Layout) -> bool:
         """Every node of the layout is ready for it."""

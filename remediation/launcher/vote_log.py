@@ -14,6 +14,9 @@ from eagle_eye.types import Layout
 
 log = logging.getLogger(__name__)
 
+LEAP = 100
+"""Epochs that nobody can have voted for while our votes were not known."""
+
 
 class VoteRecord(msgspec.Struct, kw_only=True):
     """The votes that were given. On disk before they are sent."""
@@ -37,6 +40,13 @@ class VoteLog:
         self.unreadable = ""
         """Why the votes that were given are not known; nothing is voted for until the job goes on with us under an epoch that others agreed to."""
         self.record = self._read()
+
+    def leaps(self, epoch: int) -> bool:
+        """Whether a number may have had our vote that we cannot read any more: then one far above it is asked for."""
+        with self._lock:
+            if self.unreadable and not self.record.promised:
+                self.record = VoteRecord(promised=epoch + LEAP)
+            return bool(self.unreadable) and epoch <= self.record.promised
 
     def promise(self, epoch: int, ballot: str) -> bool:
         """Vote for a layout under a number; False if another layout, or a higher number, has our vote. The same vote may be given again.
@@ -98,6 +108,8 @@ class VoteLog:
 
 async def vote(votes: VoteLog, epoch: int, ballot: str) -> Body:
     """The answer to a coordinator that asks for a vote: given, refused because of the vote `promised`, or withheld for a reason."""
+    if votes.leaps(epoch):
+        return {"vote": False, "promised": votes.record.promised}
     promised = votes.record.promised
     try:
         return {"vote": await asyncio.to_thread(votes.promise, epoch, ballot), "promised": promised}

@@ -26,7 +26,7 @@ from .coordinator_facts import (
 )
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import amend, begin, fail_halted, heal, recharge, replace_workers, restart, validate_if_agreed
-from .job_declaration import DEATH, EpochRequest, JobPhase
+from .job_declaration import DEATH, LOST, EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place, report_start
 from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest
@@ -214,7 +214,7 @@ def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
 def _failure(state: CoordinatorState, fact: WorkerDied) -> EpochRequest:
     """A death beside a lost session is the node's, and no matter how the worker ended."""
     if state.suspects:
-        return EpochRequest(reason="node lost", cause=fact.cause, step=fact.step)
+        return EpochRequest(reason=LOST, cause=fact.cause, step=fact.step)
     return EpochRequest(reason=DEATH, cause=fact.cause, kind=fact.kind, symptom=fact.missed_a_peer, step=fact.step)
 
 
@@ -297,7 +297,7 @@ def connections_broke(state: CoordinatorState, fact: ConnectionsBroke) -> Effect
     if not state.training or not state.is_current(fact.epoch) or fact.worker not in state.elastic.serving:
         return []
     if state.suspects:
-        return heal(state, EpochRequest(reason="node lost"))
+        return heal(state, EpochRequest(reason=LOST))
     state.timers.arm_once(state.declaration.reconnect_s, ReconnectTimeout)
     return []
 

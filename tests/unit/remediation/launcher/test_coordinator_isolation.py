@@ -45,6 +45,17 @@ def test_a_worker_that_dies_where_too_few_are_left_ends_no_other_before_a_majori
     assert (layout.nodes, layout.reason, layout.restarts) == (("n0", "n1"), "node lost", 1)
 
 
+def test_twin_who_is_back_as_it_was_costs_nobody_a_restart() -> None:
+    job = Job(nodes=2, min_nodes=2).running("n0", "n1")
+    job.coordinator.left("n1")
+    assert not only(job.coordinator.no_progress(), Prepare)
+    assert job.coordinator.phase is JobPhase.WAITING
+    job.join("n1", last=job.layout)
+    told = job.pass_time(0.3)
+    assert [event.name for event in only(told, EmitEvent)] == ["coordinator.reunited"]
+    assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, [])
+
+
 def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
     job = Job().running("n0", "n1")
     job.coordinator.commanded = False
@@ -55,15 +66,23 @@ def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
 
 
 def test_who_is_ready_and_cannot_write_its_vote_down_is_asked_again() -> None:
+    job = Job(nodes=4).running("n0", "n1", "n2", "n3")
+    job.coordinator.left("n3")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0", "n1")
+    [told] = job.coordinator.acknowledged("n2", 2, "no space left on device")
+    assert isinstance(told, EmitEvent)
+    assert (told.name, told.node) == ("vote.withheld", "n2")
+    assert job.coordinator.acknowledged("n2", 2, "no space left on device") == [], "told once"
+    assert only(job.pass_time(5.1), Prepare)[0].layout.nodes == ("n0", "n1", "n2"), "it is not left behind"
+    assert only(job.acknowledge("n0", "n1", "n2"), Start)
+
+
+def test_where_everybody_is_ready_no_vote_is_missed() -> None:
     job = Job(nodes=2).running("n0", "n1")
     job.coordinator.died(1, "e")
-    job.acknowledge("n0")
-    [told] = job.coordinator.acknowledged("n1", 2, "no space left on device")
-    assert isinstance(told, EmitEvent)
-    assert (told.name, told.node) == ("vote.withheld", "n1")
-    assert job.coordinator.acknowledged("n1", 2, "no space left on device") == [], "told once"
-    assert only(job.pass_time(5.1), Prepare)[0].layout.nodes == ("n0", "n1"), "it is not left behind"
-    assert only(job.acknowledge("n0", "n1"), Start)
+    job.coordinator.acknowledged("n0", 2, "no space left on device")
+    assert only(job.coordinator.acknowledged("n1", 2, "its votes cannot be read"), Start)
 
 
 def test_a_majority_goes_on_although_one_cannot_write_its_vote_down() -> None:

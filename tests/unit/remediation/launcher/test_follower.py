@@ -38,7 +38,7 @@ class Idle:
     """A member without workers."""
 
     registry: tuple[Body, ...] = ()
-    broken = held = False
+    broken = held = idle = False
 
     def __init__(self) -> None:
         self.moved = lambda _address: None

@@ -50,12 +50,13 @@ def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_pa
     path = tmp_path / "votes" / "r-n0.json"
     path.write_bytes(damaged)
     votes = VoteLog(tmp_path, "r", "n0")
-    answer = asyncio.run(vote(votes, 8, "b"))
+    assert asyncio.run(vote(votes, 8, "b")) == {"vote": False, "promised": 108}, "a number is asked for that cannot have had our vote"
+    answer = asyncio.run(vote(votes, 109, "b"))
     assert not answer["vote"]
     assert str(path) in answer["abstains"]
     assert path.read_bytes() == damaged, "it is kept for whoever looks into it"
-    votes.valid(layout(9))
-    assert votes.promise(10, "c")
+    votes.valid(layout(109))
+    assert votes.promise(110, "c")
 
 
 def test_a_layout_that_our_vote_was_given_against_is_not_started(tmp_path: Path) -> None:

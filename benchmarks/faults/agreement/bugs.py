@@ -1,0 +1,66 @@
+"""Mistakes that the launchers once made, put back one at a time: a model check that does not find them proves nothing."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+from remediation.launcher import epoch_formation, launcher_transitions
+from remediation.launcher.effect_executor import EffectExecutor
+from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
+from remediation.launcher.quorum import VoteCount
+from remediation.launcher.vote_log import VoteLog
+
+Patch = Callable[[ExitStack], object]
+
+
+async def _silence_proves(witness: LossWitness, broke_s: float, *_: object) -> Proof:
+    return Proof.ENDED if broke_s >= max(RETURN_S, witness._lease_s) else Proof.NONE
+
+
+def _any_layout(votes: VoteLog, epoch: int, ballot: str) -> bool:
+    if epoch < votes.record.promised:
+        return False
+    votes._write(type(votes.record)(promised=epoch, ballot=ballot, last=votes.record.last))
+    return True
+
+
+async def _never(*_: object) -> None:
+    """Nothing is asked."""
+
+
+def _forgotten(votes: VoteLog) -> Any:
+    record = _read(votes)
+    votes.unreadable = ""
+    return record
+
+
+_read = VoteLog._read
+
+BUGS: Mapping[str, Patch] = MappingProxyType({
+    "silence": lambda stack: stack.enter_context(mock.patch.object(LossWitness, "proves", _silence_proves)),
+    "unreadable": lambda stack: stack.enter_context(mock.patch.object(VoteLog, "_read", _forgotten)),
+    "number": lambda stack: (
+        stack.enter_context(mock.patch.object(VoteLog, "promise", _any_layout)),
+        stack.enter_context(mock.patch.object(VoteLog, "may_start", return_value=True)),
+    ),
+    "cut off": lambda stack: (
+        stack.enter_context(mock.patch.object(launcher_transitions, "isolate", return_value=[])),
+        stack.enter_context(mock.patch.object(epoch_formation, "isolate", return_value=[])),
+    ),
+    "spares": lambda stack: stack.enter_context(mock.patch.object(VoteCount, "majority", property(lambda count: 2 * count.votes > count.total))),
+    "left behind": lambda stack: stack.enter_context(mock.patch.object(EffectExecutor, "_recall", _never)),
+})  # fmt: skip
+"""silence: a session that broke proves a loss. unreadable: votes that cannot be read count as none. number: a vote names no layout. cut off: a
+coordinator without a majority never notices. spares: launchers without workers outvote the one that trains. left behind: a launcher that
+answered too late is never asked to join again."""
+
+
+@contextmanager
+def put_back(name: str) -> Iterator[None]:
+    """'' for none."""
+    with ExitStack() as stack:
+        if name:
+            BUGS[name](stack)
+        yield

@@ -1,0 +1,32 @@
+"""The model check of launchers and server (`python -m benchmarks.faults.agreement`), on the seeds that once showed a mistake."""
+
+import pytest
+
+from benchmarks.faults.agreement.bugs import put_back
+from benchmarks.faults.agreement.schedule import drawn
+from benchmarks.faults.agreement.world import world_of
+
+
+def violations(seed: int) -> list[str]:
+    with world_of(drawn(seed)) as world:
+        return [str(each) for each in world.run()]
+
+
+@pytest.mark.parametrize(("seed", "why"), [
+    (4, "most votes cannot be read any more: everybody is there, and nobody may count"),
+    (14, "two launchers wait for each other, since the last coordinator was started again"),
+    (52, "a launcher that answered too late was never asked to join again"),
+    (81, "a majority with too few nodes ended its workers, and who came back did not say that it had none left"),
+    (134, "a kernel that holds workers ended their launcher"),
+    (168, "workers of a newer epoch were ended for those that the kernel held"),
+    (535, "a coordinator followed itself"),
+    (675, "a coordinator gave way to a candidate in the moment in which it had won its majority"),
+    (959, "a number above all lost votes was named once, and its answer was lost"),
+])  # fmt: skip
+def test_a_schedule_that_once_broke_something_breaks_nothing(seed: int, why: str) -> None:
+    assert not violations(seed), why
+
+
+def test_a_mistake_that_is_put_back_is_found() -> None:
+    with put_back("silence"):
+        assert any(violations(seed) for seed in range(1, 40))
