@@ -71,7 +71,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     # --- launchers ---
     coordinator_facts.LauncherJoined: _row(
         TableEntry(launcher.joined_only),
-        GATHERING=TableEntry(launcher.joined_while_gathering, FIRST_HEAL), FORMING=TableEntry(launcher.joined_while_forming, BEGIN),
+        GATHERING=TableEntry(launcher.joined_while_gathering, FIRST_HEAL), FORMING=TableEntry(launcher.joined_while_forming, BEGIN | {RUNNING}),
         RUNNING=TableEntry(launcher.joined_while_running, HEAL), WAITING=TableEntry(launcher.joined_while_waiting),
     ),
     coordinator_facts.SessionBroke: _row(

@@ -158,7 +158,16 @@ def _form(state: CoordinatorState, members: list[Member], placements: tuple[Rank
     state.timers.arm(state.declaration.prepare_s)
     if not state.request.soft:
         _await_majority(state)
+    if state.last is not None and not state.forming.in_place and not state.reachable.majority:
+        state.quorum.ungranted = True
+        return ask_leader(state, state.forming)
     return [prepare(state, state.forming, state.membership.connected)]
+
+
+def ask_leader(state: CoordinatorState, layout: Layout) -> Effects:
+    """For a grant, before the votes are asked for."""
+    state.quorum.leader_asked = True
+    return [AskGrant(layout=layout, missing=state.membership.missing(state.last))]
 
 
 def prepare(state: CoordinatorState, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
@@ -218,7 +227,7 @@ def validate_if_agreed(state: CoordinatorState) -> Effects:
     if state.timers.armed(MergeTimeout) or not state.quorum.agreed(layout):
         return []
     count = state.quorum.count(state.last)
-    if count.majority:
+    if count.majority or (count.grantable and state.quorum.granted):
         return validate(state, layout)
     silent = [node for node in voters(state.last or layout) if node not in state.quorum.acknowledged]
     if any(state.membership.is_connected(node) for node in silent) or not count.grantable or state.quorum.leader_asked or state.last is None:
@@ -309,6 +318,8 @@ def late_votes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """FORMING: go on without the launchers that did not vote in time; they join again when they answer. Who cannot vote is asked again."""
     if state.forming is None:
         return []
+    if state.quorum.ungranted:
+        return begin(state, state.request) if state.reachable.majority else ask_leader(state, state.forming)
     ready = state.quorum.prepared
     for node in state.forming.launchers:
         if node not in ready:
@@ -351,7 +362,7 @@ def no_majority_while_forming(state: CoordinatorState, fact: MajorityTimeout) ->
 
 def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """WAITING: go on if there are enough nodes, fail if they were waited for long enough."""
-    if resumed := _resume(state):
+    if resumed := resume(state):
         return resumed
     if state.isolated:
         return _go_on(state)
@@ -367,8 +378,8 @@ def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     return []
 
 
-def _resume(state: CoordinatorState) -> Effects:
-    """WAITING: whoever was missed is back as it was: the epoch goes on, and nobody is started again."""
+def resume(state: CoordinatorState) -> Effects:
+    """WAITING, FORMING: whoever was missed is back as it was: the epoch goes on, and nobody is started again."""
     last = state.last
     if last is None or not state.unbroken or state.request.reason != LOST or not all(map(state.membership.is_connected, last.nodes)):
         return []

@@ -266,12 +266,12 @@ class Follower:
     async def _back(self, client: Client) -> bool:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
-        while not client.connected:
+        while True:
+            if client.connected and (answer := await self._ask_in(client, self._settings.lease_s)):
+                return bool(answer.get("accepted"))
             if self._member.broken or await self._proves(self._clock.monotonic() - broke):
                 return False
             await asyncio.sleep(LOOK_S)
-        answer = await self._ask_in(client, self._settings.lease_s)
-        return bool(answer.get("accepted"))
 
     async def _proves(self, broke_s: float) -> bool:
         """Whether the coordinator is gone, as far as can be seen from here."""

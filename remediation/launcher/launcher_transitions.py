@@ -21,7 +21,17 @@ from .coordinator_facts import (
     WorkersStarted,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import begin, fail_halted, heal, isolate, prepare, replace_workers, validate, validate_if_agreed
+from .epoch_formation import (
+    begin,
+    fail_halted,
+    heal,
+    isolate,
+    prepare,
+    replace_workers,
+    resume,
+    validate,
+    validate_if_agreed,
+)
 from .job_declaration import LOST, EpochRequest, JobPhase
 from .quorum import voters
 from .repeated_failure import confirm_suspicion
@@ -82,6 +92,8 @@ def joined_while_forming(state: CoordinatorState, fact: LauncherJoined) -> Effec
     layout, node = state.forming, fact.member.node
     if layout is None:
         return effects
+    if state.quorum.ungranted:
+        return effects + (resume(state) or begin(state, state.request))
     if node in layout.nodes and not same:
         return effects + begin(state, state.request)
     if state.quorum.agreed(layout) and node not in layout.nodes and node not in state.membership.evicted:
@@ -314,6 +326,10 @@ def count_grant(state: CoordinatorState, fact: GrantAnswer) -> Effects:
     state.quorum.leader_answered = fact.from_leader
     if state.forming is None or not state.is_forming(fact.epoch):
         return []
+    if fact.granted and state.quorum.ungranted:
+        state.quorum.ungranted, state.quorum.granted = False, True
+        state.timers.arm(state.declaration.prepare_s)
+        return [prepare(state, state.forming, state.membership.connected)]
     if fact.granted:
         return validate(state, state.forming)
     state.quorum.leader_asked = False

@@ -54,6 +54,10 @@ class Quorum:
         """Launcher → why it could not vote, the last time that it was told."""
         self.ballot = ""
         """Digest of the layout that the launchers were first asked for."""
+        self.ungranted = False
+        """Half of the launchers may not even ask one another before the leader has agreed: no worker is ended before."""
+        self.granted = False
+        """The leader has agreed to the epoch that is being formed."""
         self.leader_asked = False
         """A grant is requested and not answered yet."""
         self.leader_answered = False
@@ -63,7 +67,7 @@ class Quorum:
         """Begin to count anew. Returns the number of the new epoch: above `epoch` and above every vote that is known."""
         self.promised = max(epoch, self.promised) + 1
         self.acknowledged, self.prepared = set(), set()
-        self.leader_asked = False
+        self.leader_asked = self.ungranted = self.granted = False
         return self.promised
 
     def learn(self, promised: int) -> None:

@@ -169,8 +169,10 @@ async def exchange(
                 if not lives():
                     break
     except TimeoutError:
+        future.cancel()
         raise TemporaryError(f"{there.name} did not answer within {timeout:g} s") from None
     if not future.done():
+        future.cancel()
         raise TemporaryError(f"the session to {there.name} ended before it answered")
     return future.result()
 

@@ -5,7 +5,7 @@ import msgspec
 from eagle_eye.types import RankPlacement
 from fakes.plain_coordinator import Job, layout_of, only
 from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.coordinator_effects import EmitEvent, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
 from remediation.launcher.quorum import count_votes
 
 
@@ -62,7 +62,9 @@ def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
     job.coordinator.left("n1")
     assert not only(job.coordinator.no_progress(), Prepare)
     job.coordinator.commanded = True
-    assert only(job.coordinator.no_progress(), Prepare)
+    assert only(job.coordinator.no_progress(), AskGrant)
+    told = job.join("n1", last=job.layout)
+    assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, []), "it is back as it was before anybody was ended"
 
 
 def test_who_is_ready_and_cannot_write_its_vote_down_is_asked_again() -> None:

@@ -287,7 +287,7 @@ def check(walk: Walk) -> None:
         walk.learn_from(effects)
         for effect in effects:
             assert not over or not isinstance(effect, Prepare | Start | RegroupWorkers | HaltWorkers | AskGrant | End), "the job is over"
-            if isinstance(effect, Prepare):
+            if isinstance(effect, Prepare | AskGrant):
                 assert effect.layout.epoch >= highest, "epoch numbers never fall"
                 highest = effect.layout.epoch
                 prepared[highest] = effect.layout
