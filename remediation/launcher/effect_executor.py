@@ -84,9 +84,9 @@ class EffectExecutor:
     # --- facts in --------------------------------------------------------------------------------------------------
 
     def join(self, body: Body) -> Body:
-        """A launcher asks to take part. A candidate refuses those before it in the order: they shall lead."""
+        """A launcher asks to take part. A candidate refuses those before it in the order that can lead."""
         state = self.coordinator
-        if state.candidate and state.last is not None and precedes(state.last, body["node"], state.declaration.node):
+        if state.candidate and state.last is not None and body.get("last") and precedes(state.last, body["node"], state.declaration.node):
             return {"accepted": False, "coordinator": ""}
         gpus = tuple(str(gpu) for gpu in body.get("gpus", ()))
         own = body["node"] == state.declaration.node

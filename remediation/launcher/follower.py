@@ -161,7 +161,7 @@ class Follower:
             gone = await self._after_the_coordinator()
             if isinstance(gone, tuple):
                 return gone
-            address = gone
+            address = gone or self._settings.rendezvous
 
     def _waited(self, address: str, seconds: float) -> None:
         """A job that has never been there. Raises LaunchError after long enough."""
