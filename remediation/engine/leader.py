@@ -237,19 +237,18 @@ class Leader:
         if alive:
             return {"granted": False, "reason": f"{', '.join(alive)} still has a session to the leader"}
         if training := self._may_train(layout.job, body["missing"]):
-            return {"granted": False, "reason": f"the agent on {', '.join(training)} still reports, and none of those that ask has workers: they may train there"}
+            why = "they may train there, cut off from here; start its launcher again, or stop the job and start it anew"
+            return {"granted": False, "reason": f"all workers of the last epoch are on {', '.join(training)}: {why}"}
         if not self.old_enough:
             return {"granted": False, "reason": "the leader has just begun and waits for the others to come back"}
         granted = self._ledger.grant_epoch(layout.job, epoch, layout)
         log.info("epoch %s of %s %s the %s", epoch, layout.job, "granted to" if granted else "refused to", peer)
         return {"granted": granted, "reason": "" if granted else f"epoch {epoch} was granted to others"}
 
-    def _may_train(self, job: str, missing: Sequence[str]) -> list[str]:
-        """Nodes that have all workers of the job, whose launchers are missing and whose agents are not: who asks cannot know that they have ended."""
+    def _may_train(self, job: str, missing: Sequence[str]) -> tuple[str, ...]:
+        """Nodes that have all workers of the newest epoch, if all of them are missing: who asks cannot know that they have ended."""
         known = self._jobs.get(job)
-        if known is None or not set(known.layout.nodes) <= set(missing):
-            return []
-        return [node for node in known.layout.nodes if ("agent", node, "") in self._peers]
+        return known.layout.nodes if known is not None and set(known.layout.nodes) <= set(missing) else ()
 
     # --- the operator --------------------------------------------------------------------------------------------------
 

@@ -218,7 +218,8 @@ class Follower:
         except EagleEyeError as error:
             log.debug("not joined: %s", error)
             return {}
-        if record.last is not None and int(answer.get("epoch", 0)) > record.last.epoch:
+        last = self._votes.record.last  # as it is now: the answer may have taken its time
+        if last is not None and int(answer.get("epoch", 0)) > last.epoch:
             await self._member.overtaken()
         return answer
 

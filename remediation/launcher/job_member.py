@@ -171,6 +171,8 @@ class JobMember:
     async def _prepare(self, arguments: dict[str, Any]) -> Body:
         """The acknowledgement is a vote: given once per epoch, on disk before it is sent."""
         layout = msgspec.convert(arguments["layout"], Layout)
+        if not self._votes.may_start(layout.epoch, digest_of(layout)):  # no worker ends for an epoch that is over
+            return {"vote": False, "promised": self._votes.record.promised}
         stopping = asyncio.create_task(self.stop_workers(after_death=layout.reason == DEATH))
         answer = await vote(self._votes, layout.epoch, digest_of(layout))
         try:

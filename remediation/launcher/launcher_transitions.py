@@ -46,7 +46,7 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     evicted = fact.member.node in state.membership.evicted
     same = state.membership.add(fact.member)
     if state.last is not None and fact.member.node in state.last.nodes:
-        state.unbroken = state.unbroken and same and not fact.idle and fact.last is not None and fact.last.epoch == state.last.epoch
+        state.unbroken = state.unbroken and same and _as_it_was(state, fact)
     reunited = _reunited(state)
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())
@@ -55,6 +55,15 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     if not evicted:
         return same, reunited
     return same, [*reunited, *(DismissWorker(node=fact.member.node, worker=each.worker, reason=EVICTED) for each in fact.elastic)]
+
+
+def _as_it_was(state: CoordinatorState, fact: LauncherJoined) -> bool:
+    """Its workers are those of the last epoch; or it asked to join before it voted for that epoch, or before it was told to start it."""
+    if state.last is None or fact.idle:
+        return False
+    newest = state.last.epoch if state.started == state.last.epoch else state.last.epoch + 1
+    late = fact.member.node in state.quorum.prepared and fact.promised < newest
+    return late or (fact.last is not None and fact.last.epoch == state.last.epoch)
 
 
 def _reunited(state: CoordinatorState) -> Effects:
@@ -120,7 +129,7 @@ def joined_while_running(state: CoordinatorState, fact: LauncherJoined) -> Effec
         state.timers.arm_batch()
         return effects
     taken = fact.member.node in state.last.nodes
-    unchanged = taken and same and not fact.idle and fact.last is not None and fact.last.epoch == state.last.epoch
+    unchanged = taken and same and _as_it_was(state, fact)
     if unchanged or (not taken and len(state.last.nodes) >= state.declaration.max_nodes):
         return effects + (first_epoch_in_place(state) if fact.elastic and not state.last.in_place else [])
     if state.budget.rule.limit == 0:

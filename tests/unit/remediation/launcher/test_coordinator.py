@@ -216,7 +216,7 @@ def test_too_few_nodes_wait_and_go_on() -> None:
     job.coordinator.left("n2")
     assert not only(job.coordinator.no_progress(), EndWorkers), "they wait for their peers, and harm nobody"
     assert job.coordinator.phase is JobPhase.WAITING
-    job.join("n2")
+    job.join("n2", incarnation="again")
     assert only(job.pass_time(0.3), Prepare)[0].layout.nodes == ("n0", "n1", "n2")
 
 
