@@ -9,7 +9,7 @@ from unittest import mock
 from remediation.launcher import epoch_formation, launcher_transitions
 from remediation.launcher.effect_executor import EffectExecutor
 from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
-from remediation.launcher.quorum import VoteCount
+from remediation.launcher.quorum import Quorum, VoteCount
 from remediation.launcher.vote_log import VoteLog
 
 Patch = Callable[[ExitStack], object]
@@ -44,6 +44,7 @@ BUGS: Mapping[str, Patch] = MappingProxyType({
     "number": lambda stack: (
         stack.enter_context(mock.patch.object(VoteLog, "promise", _any_layout)),
         stack.enter_context(mock.patch.object(VoteLog, "may_start", return_value=True)),
+        stack.enter_context(mock.patch.object(Quorum, "learn", return_value=None)),
     ),
     "cut off": lambda stack: (
         stack.enter_context(mock.patch.object(launcher_transitions, "isolate", return_value=[])),
@@ -52,7 +53,7 @@ BUGS: Mapping[str, Patch] = MappingProxyType({
     "spares": lambda stack: stack.enter_context(mock.patch.object(VoteCount, "majority", property(lambda count: 2 * count.votes > count.total))),
     "left behind": lambda stack: stack.enter_context(mock.patch.object(EffectExecutor, "_recall", _never)),
 })  # fmt: skip
-"""silence: a session that broke proves a loss. unreadable: votes that cannot be read count as none. number: a vote names no layout. cut off: a
+"""silence: a session that broke proves a loss. unreadable: votes that cannot be read count as none. number: a vote names no layout, and nobody says which one it has given. cut off: a
 coordinator without a majority never notices. spares: launchers without workers outvote the one that trains. left behind: a launcher that
 answered too late is never asked to join again."""
 

@@ -11,6 +11,8 @@ OWN_KINDS = ("cut", "one way", "loss", "delay", "pause", "server crash", "server
 """Only Eagle Eye's own channels and processes are hurt: training must not notice."""
 JOB_KINDS = ("split", "machine", "worker", "launcher crash", "torn votes", "node pause", "kernel")
 """The job itself is hurt."""
+SPLITTING = 7
+"""Seeds that end in this digit are aimed at what rarely comes by chance: one job in two parts that both could go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Schedule:
 def drawn(seed: int) -> Schedule:
     """The schedule of a seed; a third of them hurt only Eagle Eye itself."""
     chance = random.Random(seed)
+    if seed % 10 == SPLITTING:
+        return _outvoted(seed, chance) if seed // 10 % 2 else _splitting(seed, chance)
     count = chance.choice((1, 2, 2, 3, 3, 3, 4, 5))
     most = count if chance.random() < 0.7 else chance.randint(1, count)
     nodes = tuple(f"n{number}" for number in range(count))
@@ -84,6 +88,29 @@ def _fault(kind: str, nodes: tuple[str, ...], chance: random.Random) -> Fault:
     if kind in ("loss", "delay", "server crash", "server pause"):
         return Fault(kind, begin, seconds, ())
     return Fault(kind, begin, seconds, tuple(chance.sample(nodes, chance.randint(1, max(1, len(nodes) - 1)))))
+
+
+def _splitting(seed: int, chance: random.Random) -> Schedule:
+    """n1 forms an epoch without n0 and is away before n0 forms one of its own: n2 is asked by both.
+
+    n1 leads since n0 was started again, and n0 is where a launcher looks that remembers nothing. Either n2 has lost its votes between, or n1
+    thaws with an answer of n2 that it has not read.
+    """
+    first = chance.uniform(13.0, 15.0)
+    begun = first + chance.uniform(5.5, 7.5)
+    away = begun + chance.uniform(0.2, 3.0)
+    faults = [Fault("launcher crash", FIRST_S, 2.0, ("n0",)), Fault("split", first, away - first, ("n0",))]
+    if forgets := chance.random() < 0.5:
+        faults += [Fault("torn votes", away - 0.1, chance.uniform(0.5, 3.0), ("n2",)), Fault("split", away + 0.01, TROUBLE_S - 2.0 - away, ("n1",))]
+    else:
+        faults += [Fault("delay", first + 5.0, begun + 0.5 - first - 5.0, ()), Fault("node pause", begun, chance.uniform(4.0, 7.5), ("n1",))]
+    return Schedule(seed=seed, slots=(1, 1, 1), min_nodes=1, max_nodes=3, server=not forgets, faults=tuple(faults), pauses=())
+
+
+def _outvoted(seed: int, chance: random.Random) -> Schedule:
+    """Spares alone are with the server, and they are more than the one that trains."""
+    faults = (Fault("worker", FIRST_S, 1.0, ("n0",)), Fault("split", chance.uniform(8.0, 14.0), chance.uniform(10.0, 25.0), ("n0",)))
+    return Schedule(seed=seed, slots=(1, 1, 1), min_nodes=1, max_nodes=1, server=True, faults=faults, pauses=())
 
 
 def family(fault: Fault) -> str:
