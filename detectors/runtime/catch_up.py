@@ -11,6 +11,7 @@ import msgspec
 
 from eagle_eye import wire
 from eagle_eye.errors import StreamUnavailable, WireError
+from eagle_eye.record_writer import read_record
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.start_offset import offset_before
 from eagle_eye.types import Baseline, ConfigChange, Layout, SchemaRecord
@@ -54,10 +55,10 @@ class CatchUp:
         messages = [message for message in messages if message.offset < end]
         for message in messages:
             self.offset = message.offset + 1
-            if only and wire.OTHERS.get(message.value[3]) not in only:
+            if only and wire.OTHERS.get(int.from_bytes(message.value[3:4])) not in only:
                 continue
             try:
-                self.evaluator.take(self.reader.read(message.value))
+                self.evaluator.take(read_record(self.reader, message))
             except WireError:
                 continue  # it is in the dead-letter topic already
         return bool(messages)

@@ -21,7 +21,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import StreamError
 from eagle_eye.ledger import IncidentRecord
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream, refusal
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Finding, Incident, JobSnapshot
@@ -186,9 +186,10 @@ class Intake:
             try:
                 yield decoder.decode(message.value)
             except UNREADABLE as error:
-                _log.warning("%s/%d at offset %d cannot be read and is passed over: %s", message.topic, message.partition, message.offset, error)
+                why = refusal(message.value) or str(error)
+                _log.warning("%s/%d at offset %d cannot be read and is passed over: %s", message.topic, message.partition, message.offset, why)
                 with suppress(StreamError):  # it is told all the same
-                    self._stream.append(DEAD_LETTERS, [dead_letter(message, str(error))])
+                    self._stream.append(DEAD_LETTERS, [dead_letter(message, why)])
 
     def _is_news(self, incident: Incident) -> bool:
         known = self._revisions.get(incident.id)

@@ -69,7 +69,7 @@ class ServerProcess:
         plugin_wiring.make_directories(self._config)
         ledger = open_ledger(self._config)
         try:
-            stream = open_stream(self._config, self._clock)
+            stream = open_stream(self._config, self._clock, checked=True)
             try:
                 notices = NoticeWriter(ledger, self._clock)
                 context = ProcessContext(
