@@ -14,8 +14,6 @@ from .kafka_settings import client_options, why_unreachable
 
 READ, WRITE = 3, 4
 """Operations of Kafka's protocol (AclOperation)."""
-UNKNOWN_OPERATIONS = -(1 << 31)
-"""What a broker answers that does not tell."""
 _TOPIC, _ALLOW, _MATCH = 2, 3, 2
 """Resource type, permission, and pattern type of a filter of access rules."""
 _NO_RULES, _NOT_ALLOWED = 54, (29, 31)
@@ -60,10 +58,8 @@ class KafkaRights:
         if found.error_code in _NOT_ALLOWED:
             return TopicRights(topic, exists=True, reads=False, writes=False)
         self._raise(found.error_code, f"topic {topic}")
-        operations = getattr(found, "topic_authorized_operations", None)
-        if operations in (None, UNKNOWN_OPERATIONS):
-            return TopicRights(topic, exists=True, append_time=self._append_time(topic))
-        reads, writes = (bool(operations >> operation & 1) for operation in (READ, WRITE))
+        operations: set[int] | None = found.authorized_operations
+        reads, writes = (None if operations is None else operation in operations for operation in (READ, WRITE))
         return TopicRights(topic, exists=True, reads=reads, writes=writes, append_time=self._append_time(topic))
 
     def writers(self, topic: str) -> TopicWriters:
