@@ -19,17 +19,17 @@ def _check(writer: Identity, record: Sealed) -> None:
     """Raises RecordRefused unless a node speaks for itself, and for a job of its tenants."""
     if isinstance(record, SchemaRecord):  # its id is a digest of what it says
         return
-    claim = _claim(record)
-    if claim is None:
+    spoken_for = _spoken_for(record)
+    if spoken_for is None:
         raise RecordRefused(f"{writer} may not write a {type(record).__name__}: servers alone do")
-    node, job = claim
+    node, job = spoken_for
     if node != writer.name:
         raise RecordRefused(f"the record is signed by {writer}, and speaks for node {node}")
     if job and not writer.speaks_for(job):
         raise RecordRefused(f"{writer} may not speak for {job}")
 
 
-def _claim(record: Sealed) -> tuple[str, str] | None:
+def _spoken_for(record: Sealed) -> tuple[str, str] | None:
     """(node, job) that a record speaks for; None of what nodes do not write."""
     match record:
         case SealedBatch(header=header):

@@ -3,7 +3,7 @@
     ca directory/stream.key     the root: 64 hex digits
     NAME.stream                 JSON: who writes, its key, and of servers the root
 
-The key of a writer is HMAC-SHA-256 of its claim under the root: a key that is derived from another name, or lasts longer, is another key.
+The key of a writer is HMAC-SHA-256 of its subject under the root: a key that is derived from another name, or lasts longer, is another key.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ SUFFIX = ".stream"
 SETTING = "access.stream_key_file"
 KEY_BYTES = 32
 _PURPOSE = b"eagle-eye stream 1\n"
-_CLAIM = re.compile(r"(server|node)/([^;]+);(\d{1,12});([^;]*)")
+_SUBJECT = re.compile(r"(server|node)/([^;]+);(\d{1,12});([^;]*)")
 _HEX = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
 
@@ -41,15 +41,15 @@ class StreamWriter:
     """Seconds since 1970."""
 
     @property
-    def claim(self) -> str:
+    def subject(self) -> str:
         """What stands in each of its records: kind/name;end;tenants."""
         identity = self.identity
         return f"{identity.kind}/{identity.name};{self.ends:.0f};{','.join(identity.tenants)}"
 
     @classmethod
-    def of(cls, claim: str) -> "StreamWriter | None":
-        """From a claim; None if it is none."""
-        found = _CLAIM.fullmatch(claim)
+    def of(cls, subject: str) -> "StreamWriter | None":
+        """From a subject; None if it is none."""
+        found = _SUBJECT.fullmatch(subject)
         if found is None or not NAME.fullmatch(found[2]):
             return None
         tenants = tuple(found[4].split(",")) if found[4] else ()
@@ -57,7 +57,7 @@ class StreamWriter:
 
     def key(self, root: bytes) -> bytes:
         """32 bytes."""
-        return hmac.digest(root, _PURPOSE + self.claim.encode(), hashlib.sha256)
+        return hmac.digest(root, _PURPOSE + self.subject.encode(), hashlib.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class StreamKey:
 
 
 class _KeyFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    claim: str
+    subject: str
     key: str
     root: str = ""
 
@@ -97,7 +97,7 @@ class StreamKeys:
         writer = StreamWriter(identity=identity, ends=ends)
         shown = root.hex() if identity.kind is CertificateKind.SERVER else ""
         path = out / f"{identity.name}{SUFFIX}"
-        write_private(path, msgspec.json.encode(_KeyFile(claim=writer.claim, key=writer.key(root).hex(), root=shown)))
+        write_private(path, msgspec.json.encode(_KeyFile(subject=writer.subject, key=writer.key(root).hex(), root=shown)))
         return path
 
 
@@ -123,7 +123,7 @@ def _read(path: Path) -> StreamKey:
         read = msgspec.json.decode(read_private(path, SETTING), type=_KeyFile)
     except msgspec.MsgspecError:  # its message may quote the key
         raise ConfigError(f"{SETTING} {path} is no file of `eagle-eye certs issue`: issue it again") from None
-    writer = StreamWriter.of(read.claim)
+    writer = StreamWriter.of(read.subject)
     if writer is None:
         raise ConfigError(f"{SETTING} {path} names no writer: issue it again with `eagle-eye certs issue`")
     root = _bytes_of(read.root, path) if read.root else None

@@ -11,6 +11,9 @@ from eagle_eye.errors import ConfigError
 from . import OBSERVATIONS, RUNNER_GROUP, Stream
 from .embedded import EmbeddedStream
 
+UNSIGNED = AccessConfig()
+"""No key is named."""
+
 
 def open_stream(config: Config, clock: Clock, *, node: str = "", checked: bool = False) -> Stream:
     """Kafka if the configuration names brokers, else the embedded one in the state directory. Raises StreamError, ConfigError.
@@ -22,7 +25,7 @@ def open_stream(config: Config, clock: Clock, *, node: str = "", checked: bool =
 
 
 def open_stream_in(
-    state_dir: Path, settings: StreamConfig, clock: Clock, *, access: AccessConfig, node: str = "", checked: bool = False
+    state_dir: Path, settings: StreamConfig, clock: Clock, *, access: AccessConfig = UNSIGNED, node: str = "", checked: bool = False
 ) -> Stream:  # fmt: skip
     """The same for a caller that has no whole `Config`.
 

@@ -10,7 +10,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.config import AccessConfig
 
 from . import Message, Position, Stream
-from .signature import LIFE_BYTES, SignatureCheck, Signer, unsigned_value
+from .signature import INCARNATION_BYTES, SignatureCheck, Signer, unsigned_value
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class SignedStream:
         self.stream = stream
         self.refused = 0
         """Records that were refused when they were read."""
-        self._signer = Signer(key, os.urandom(LIFE_BYTES), clock)
+        self._signer = Signer(key, os.urandom(INCARNATION_BYTES), clock)
         self._clock = clock
         self._told: dict[tuple[str, int, str], float] = {}
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class SignedStream:
         messages = self.stream.read(topic, partition, offset, limit)
         if self._check is None:
             return [message._replace(value=unsigned_value(message.value)) for message in messages]
-        return list(self._check.check(messages))
+        return self._check.check(messages)
 
     def _refused(self, message: Message, why: str) -> None:
         place = message.topic, message.partition, why
