@@ -1,6 +1,7 @@
 """Prints incidents of the ledger, as text and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
@@ -17,9 +18,11 @@ from eagle_eye.app.printing import (
     print_text,
 )
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import IncidentRecord, Ledger
-from eagle_eye.ledger.records import TimelineEntry
+from eagle_eye.ledger.records import IncidentRecord, TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
+
+if TYPE_CHECKING:
+    from eagle_eye.ledger import Ledger
 
 LONGEST = 160
 """Characters of a line of the timeline."""
@@ -48,9 +51,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool, wide: bool) -> None:
-    """The list, the newest first."""
-    kept = ledger.incidents(open_only=open_only, job=job, limit=limit)
+def print_incidents(console: Console, kept: Sequence[IncidentRecord], *, open_only: bool, json_lines: bool, wide: bool) -> None:
+    """The list as it was read. `open_only`: no others were asked for."""
     if json_lines:
         for each in kept:
             print_json(each.incident)
@@ -66,7 +68,7 @@ def _row(record: IncidentRecord) -> tuple[str, ...]:
     return (incident.id, local_time(record.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), str(record.state))
 
 
-def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: bool, stacks: bool, wide: bool) -> None:
+def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines: bool, stacks: bool, wide: bool) -> None:
     """One incident: cause, culprit, evidence, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
     kept = _find(ledger, name)
     if stacks:
@@ -123,7 +125,7 @@ def _print_predictions(console: Console, outcomes: Sequence[Outcome], rate: str,
         print_table(console, (TableColumn(f"{outcome.action}, {outcome.state}"), TableColumn("predicted"), TableColumn("actual")), _metric_rows(outcome, rate), wide=wide)
 
 
-def _rate_unit(ledger: Ledger, job: str) -> str:
+def _rate_unit(ledger: "Ledger", job: str) -> str:
     """Unit of the job's throughput: steps where it logs no tokens."""
     name = "/".join(job.split("/")[:2])
     steps = any(each.job == name and each.tokens_per_s is None and each.steps_per_s is not None for each in ledger.throughputs())
@@ -138,7 +140,7 @@ def _metric_rows(outcome: Outcome, rate: str) -> Iterator[tuple[str, str, str]]:
         yield label, "" if predicted is None else form.format(predicted, rate=rate), "" if actual is None else form.format(actual, rate=rate)
 
 
-def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
+def _print_stacks(console: Console, ledger: "Ledger", incident: str) -> None:
     """Stacks of the workers, from the action `dump`; those that differ from the others come first."""
     dumps = [step.detail for plan in ledger.plans(incident=incident) if plan.action == "dump" for step in ledger.progress(plan.id) if step.state == "done"]
     if not dumps:
@@ -180,12 +182,12 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"
 
 
-def _find(ledger: Ledger, name: str) -> IncidentRecord:
+def _find(ledger: "Ledger", name: str) -> IncidentRecord:
     """An incident by its id or the beginning of it. Raises LedgerError when there is none, or more than one."""
     exact = ledger.incident_record(name)
     if exact is not None:
         return exact
-    matching = [kept for kept in ledger.incidents(limit=10_000) if kept.incident.id.startswith(name)]
+    matching = ledger.incidents(beginning=name, limit=10_000)
     if len(matching) != 1:
         raise LedgerError(f"{len(matching) or 'no'} incidents begin with {name!r}; `eagle-eye incidents` lists them")
     return matching[0]
