@@ -45,6 +45,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "waf_left": ("the same without the action", "{:.6g}"),
 }
 """Name of a predicted or actual value (remediation/policy/prediction.py) → its label and format."""
+TIMES = frozenset({"downtime_s", "redone_s", "verify_s"})
 COLUMNS = (
     TableColumn("id", brief=brief_id), TableColumn("opened", brief=brief_time), TableColumn("job", name=True, drop=1), TableColumn("cause", name=True),
     TableColumn("culprit", name=True, brief=brief_worker), TableColumn("severity", drop=2), TableColumn("state"),
@@ -83,7 +84,7 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
     incident = kept.incident
     console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}", soft_wrap=True, highlight=False)
     console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {escape(incident.job)}", soft_wrap=True, highlight=False)
-    print_text(console, f"began {local_time(incident.since)}, found {kept.opened - incident.since:.2f} s later, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
+    print_text(console, f"began {local_time(incident.since)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
     console.print()
     console.print("[bold]evidence[/]")
     for line in incident.evidence:
@@ -96,7 +97,19 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
     columns = (TableColumn("after"), TableColumn("what"), TableColumn("", prose=True))
     print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _entry_text(moment, wide=wide)) for moment in ledger.timeline(incident.id)), wide=wide)
     _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000), wide=wide)
-    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000), _rate_unit(ledger, incident.job), wide=wide)
+    _print_predictions(console, [_credible(ledger, kept, each) for each in ledger.outcomes(incident=incident.id, limit=1000)], _rate_unit(ledger, incident.job), wide=wide)
+
+
+def _later(ledger: "Ledger", began: float, ended: float) -> str:
+    seconds = ledger.seconds_between(began, ended)
+    return "after an unknown time (the clock jumped)" if seconds is None else f"{seconds:.2f} s later"
+
+
+def _credible(ledger: "Ledger", kept: IncidentRecord, outcome: Outcome) -> Outcome:
+    """Without the times that were measured across a jump of the clock."""
+    if ledger.seconds_between(kept.opened, outcome.time) is not None:
+        return outcome
+    return msgspec.structs.replace(outcome, actual={name: value for name, value in outcome.actual.items() if name not in TIMES})
 
 
 def _print_alternatives(console: Console, plans: Sequence[Plan], *, wide: bool) -> None:
