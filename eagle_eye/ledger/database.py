@@ -17,7 +17,7 @@ from eagle_eye.errors import LedgerError, LedgerUnavailable, LedgerVersion, Stal
 
 from . import tables
 from .sqlite import SqliteDialect
-from .version import VERSION
+from .table_version import VERSION
 
 RETRY_S = 0.2
 """Between two attempts to reach a database that has gone away."""

@@ -11,7 +11,7 @@ from eagle_eye.types import Incident, IncidentState
 
 from .incident_states import UNDER_WAY
 from .records import IncidentRecord
-from .version import VERSION
+from .table_version import VERSION
 
 BUSY_S = 5.0
 """How long it is waited for a process that holds the file: readers do not wait for the writer but while it recovers or moves its log."""

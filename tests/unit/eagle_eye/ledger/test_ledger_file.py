@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import LeaseHolder, Ledger, tables
 from eagle_eye.ledger.migration import configuration, upgrade
-from eagle_eye.ledger.version import VERSION
+from eagle_eye.ledger.table_version import VERSION
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 
