@@ -2,7 +2,6 @@
 
 import msgspec
 
-from eagle_eye.access.caller import user_name
 from eagle_eye.types import Demand, Incident, IncidentState, Layout, Verdict
 
 SHOWN_NODES = 4
@@ -89,6 +88,8 @@ class JobOwner(LedgerRecord, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.local:
+            from eagle_eye.access.caller import user_name  # what reads incidents does without it
+
             return user_name(self.user)
         shown = ", ".join(self.nodes[:SHOWN_NODES]) + (", …" if len(self.nodes) > SHOWN_NODES else "")
         return f"the tenant {self.tenant} on {shown}" if self.tenant else shown

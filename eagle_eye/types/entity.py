@@ -2,11 +2,13 @@
 
 import hashlib
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SCHEMA = 1
 """Schema version of every noun; a reader accepts this version and the one before."""
@@ -20,9 +22,12 @@ Time = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
 Real = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 """Neither NaN nor infinite."""
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Integers = NDArray[np.int64]
+if TYPE_CHECKING:
+    Floats = NDArray[np.float32]
+    Doubles = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+else:  # a command that prints incidents does without numpy
+    Floats = Doubles = Integers = Any
 
 
 class Noun(msgspec.Struct, frozen=True, kw_only=True, tag_field="noun", tag=str.lower, omit_defaults=False):

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import LeaseHolder, Ledger, tables
 from eagle_eye.ledger.migration import configuration, upgrade
+from eagle_eye.ledger.table_version import VERSION
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 
@@ -29,7 +30,7 @@ def test_the_migrations_lead_to_the_tables_of_this_program(ledger_path: Path) ->
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
     engine.dispose()
-    assert ScriptDirectory.from_config(configuration()).get_heads() == [tables.VERSION]
+    assert ScriptDirectory.from_config(configuration()).get_heads() == [VERSION]
 
 
 def test_a_new_ledger_is_brought_up_to_date_once_by_two_that_open_it_at_once(tmp_path: Path) -> None:
