@@ -1,13 +1,13 @@
 """Every part of Eagle Eye away for a while, one after another and all together, while a job of four workers trains.
 
-    python -m benchmarks.faults.parts_away                                  60 runs, an hour and a half
+    python -m benchmarks.faults.parts_away                                  66 runs, an hour and a half
     python -m benchmarks.faults.parts_away --only "server killed" --seconds 10 --at-once 2
     python -m benchmarks.faults.parts_away --seed 0 --number 17             one run again
 
 Real processes: a server, two nodes with an agent and a launcher each, two workers a node, of a plain script or an elastic one. Server and nodes
 have network namespaces of their own, with a second network for the workers, so that Eagle Eye's own network can be parted. What is away: the
-server, the agents or one launcher (stopped by SIGSTOP, or killed and started again), the network between the launchers, the stream (its locks
-are held), the disk of the state (full), or all of these. Each part is away for 1, 10 and 60 s under each script: 60 runs.
+server, the agents or one launcher (stopped by SIGSTOP, or killed and started again), the network between the launchers or to one node, the stream (its locks
+are held), the disk of the state (full), or all of these. Each part is away for 1, 10 and 60 s under each script: 66 runs.
 
 In a half of the runs, drawn from the seed, one worker really fails shortly before the part is back, or after: it is killed, or its script
 raises. Exactly one incident is to name it. In the other half nobody may be accused. A step counts as lost if a worker does it again, or if

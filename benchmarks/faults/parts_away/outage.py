@@ -8,7 +8,7 @@ SECONDS = (1.0, 10.0, 60.0)
 SCRIPTS = ("plain", "elastic")
 PARTS = (
     "server stopped", "server killed", "agents stopped", "agents killed", "coordinator stopped", "follower stopped", "launchers parted",
-    "stream held", "disk full", "everything",
+    "node out of sight", "stream held", "disk full", "everything",
 )  # fmt: skip
 """Each is a function of parts.py."""
 ON_DISK = frozenset({"disk full", "everything"})
@@ -61,7 +61,7 @@ class Outage:
 
 
 CASES = tuple((part, seconds, script) for script, seconds, part in itertools.product(SCRIPTS, SECONDS, PARTS))
-"""Every part for each time under each script: 60."""
+"""Every part for each time under each script: 66."""
 
 
 def drawn(number: int, seed: int) -> Outage:

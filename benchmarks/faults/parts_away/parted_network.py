@@ -43,14 +43,14 @@ class PartedNetwork:
             self._network.unite()
 
     @contextmanager
-    def cut(self) -> Iterator[None]:
-        """Nobody reaches anybody."""
-        for node in range(NODES):
+    def cut(self, *nodes: int) -> Iterator[None]:
+        """These reach nobody."""
+        for node in nodes:
             self._network.cut(node)
         try:
             yield
         finally:
-            for node in range(NODES):
+            for node in nodes:
                 self._network.mend(node)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.faults.parts_away.outage import NODES
 from benchmarks.faults.parts_away.parted_network import PartedNetwork
 from benchmarks.harm.deployment import Deployment, HarmJob
 from eagle_eye.stream.embedded import EmbeddedStream
@@ -125,6 +126,14 @@ def launchers_parted(watchers: Watchers) -> AbstractContextManager[None]:
 
 
 @contextmanager
+def node_out_of_sight(watchers: Watchers) -> Iterator[None]:
+    """Eagle Eye's network of the node that does not coordinate is cut, and its agent stopped: the stream here is no network."""
+    number, node = next((number, node) for number, node in enumerate(watchers.job.nodes) if node != watchers.coordinator)
+    with watchers.network.cut(number), _stopped(watchers.agent(node)):
+        yield
+
+
+@contextmanager
 def stream_held(watchers: Watchers) -> Iterator[None]:
     """Nobody can append."""
     with closing(EmbeddedStream(watchers.deployment.cluster.state_dir / "stream")) as stream, stream.hold():
@@ -157,7 +166,7 @@ def everything(watchers: Watchers) -> Iterator[None]:
     with ExitStack() as away:
         for part in (server_killed, agents_killed, disk_full):
             away.enter_context(part(watchers))
-        away.enter_context(watchers.network.cut())
+        away.enter_context(watchers.network.cut(*range(NODES)))
         away.enter_context(_stopped(*(watchers.launcher(node) for node in watchers.job.nodes)))
         yield
 
@@ -165,8 +174,8 @@ def everything(watchers: Watchers) -> Iterator[None]:
 PARTS: dict[str, Part] = {
     each.__name__.replace("_", " "): each
     for each in (
-        server_stopped, server_killed, agents_stopped, agents_killed, coordinator_stopped, follower_stopped, launchers_parted, stream_held,
-        disk_full, everything,
+        server_stopped, server_killed, agents_stopped, agents_killed, coordinator_stopped, follower_stopped, launchers_parted, node_out_of_sight,
+        stream_held, disk_full, everything,
     )
 }  # fmt: skip
 """Name of a run's part → the part."""
