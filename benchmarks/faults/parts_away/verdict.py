@@ -52,7 +52,7 @@ class AwayRun:
     slow: tuple[str, ...] = ()
     """The same, for being slow."""
     repairs: tuple[str, ...] = ()
-    """Actions of the engine that change something."""
+    """Actions that change something, but for what was done about the fault."""
     evictions: tuple[str, ...] = ()
     parts_ended: tuple[str, ...] = ()
     """Processes of Eagle Eye that ended by themselves."""
@@ -106,7 +106,7 @@ def judged(
             if each.id not in ours and each.severity is not Severity.INFO and each.cause not in SPEED and not _explained(each)
         ),
         accused=_accused(revisions, strike, slow=False), slow=_accused(revisions, strike, slow=True),
-        repairs=tuple(f"{outcome.action} {outcome.state}" for outcome in watchers.deployment.repairs(job.name)),
+        repairs=tuple(f"{each.action} {each.state}" for each in watchers.deployment.repairs(job.name) if each.incident not in ours),
         evictions=tuple(dict.fromkeys(node for layout in job.record.layouts for node in layout.excluded)),
         parts_ended=tuple(f"{name} ({code})" for name, code in parts_ended.items()),
         stuck=len({commit.worker for commit in commits if commit.at > since}) < WORKERS,
