@@ -1,9 +1,10 @@
 """Lost nodes and lost launchers.
 
 A node counts as lost when three independent signs agree: its batches stopped, its sessions on the control channel are
-closed, and its job stalls or a peer's connection to it broke. A restarted server, an unavailable stream, a dead agent
-or one late batch give one of these signs at most. A launcher counts as lost when its session is closed while its
-node's agent still reports.
+closed, and the training shows it: the job stalls, a worker saw a connection break, or an epoch began without the node. A
+restarted server, an unavailable stream, a dead agent, a network between launchers that is cut give one or two of these
+signs. A launcher counts as lost when its session is closed and its node's agent tells of workers that ended with it: one
+that does not answer is out of sight, and its workers train on.
 """
 
 from collections.abc import Iterator
@@ -30,8 +31,10 @@ class _Node:
     """Role → the event that its session is gone; taken out when it opens again."""
     counts: bool = True
     """False: it vanished together with many others, so its sessions prove nothing."""
-    seen_dying: Event | None = None
-    """A peer saw the connection to it break."""
+    unreached: Event | None = None
+    """The session between its launcher and another one broke."""
+    orphan: Event | None = None
+    """The end of a worker whose launcher has ended, told by its agent."""
     had_launcher: bool = False
 
 
@@ -86,7 +89,9 @@ class Liveness:
         elif event.name == "session.opened":
             yield from self._opened(name, event)
         elif event.name == "peer.lost":
-            self._nodes.setdefault(name, _Node()).seen_dying = event
+            self._nodes.setdefault(name, _Node()).unreached = event
+        elif event.name == "exit" and event.attributes.get("launcher") == "ended":
+            self._nodes.setdefault(event.node, _Node()).orphan = event
         elif event.name == "exception" and classify(event.attributes.get("message", "")).symptom:
             self._broken = event
         elif event.name in ("job.finished", "job.failed"):
@@ -105,7 +110,7 @@ class Liveness:
             return
         node.lost.pop(role, None)
         if role == "launcher":
-            node.seen_dying = None
+            node.unreached = node.orphan = None
             yield from self._claims.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
         else:
             yield from self._claims.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
@@ -148,11 +153,11 @@ class Liveness:
             third = self._third_witness(name, node, frame)
             if third is not None:
                 yield from self._lose_node(name, node, silent, third)
-        elif silent is None and self._launcher_alone(name, node, frame):
+        elif silent is None and node.orphan is not None and self._launcher_alone(name, node, frame):
             event = node.lost["launcher"]
             proofs = (
                 Evidence(text=f"the session of the launcher on {name} is gone", event=event.id),
-                Evidence(text=f"the agent on {name} still reports"),
+                Evidence(text=f"the agent on {name} still reports, and says that the launcher has ended", event=node.orphan.id),
             )
             claim = Claim(
                 entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
@@ -182,16 +187,19 @@ class Liveness:
         return all(role in node.lost for role in needed)
 
     def _third_witness(self, name: str, node: _Node, frame: Frame) -> Evidence | None:
-        if node.seen_dying is not None and self._together(node, node.seen_dying):
-            by = node.seen_dying.attributes.get("seen_by", node.seen_dying.node)
-            return Evidence(text=f"{by} saw its connection to {name} die", event=node.seen_dying.id)
-        if not node.counts:
+        """The training's: nobody may reach the node on Eagle Eye's own network while it trains on.
+
+        In a crowd it counts only against those with whom another launcher lost its session, too.
+        """
+        if not node.counts and not (node.unreached is not None and self._together(node, node.unreached)):
             return None
         if frame.job.startswith("idle/"):
-            return Evidence(text=f"no job on {name} could bear witness; waited two lease times more")
+            return Evidence(text=f"no job on {name} could bear witness; waited two lease times more") if node.counts else None
         broken = self._broken
         if broken is not None and node_of_worker(broken.entity.name) != name and self._together(node, broken):
             return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
+        if (layout := frame.layout) is not None and name not in layout.nodes and any(layout.time > lost.time - 2 * self.lease_s for lost in node.lost.values()):
+            return Evidence(text=f"epoch {layout.epoch} of the job began without it: {layout.reason}")
         still = frame.time - self._moved
         if still >= self.stall_s and not self._waits:
             text = f"the job stands still for {still:.1f} s"
@@ -219,12 +227,12 @@ class Liveness:
             Evidence(text=f"the session of the {event.attributes.get('role', 'agent')} on {name} is gone", event=event.id)
             for event in lost
         )
-        seen = node.seen_dying if node.seen_dying is not None and self._together(node, node.seen_dying) else None
-        times = [event.time for event in (*lost, seen) if event is not None]
-        score = 0.9 if seen is None else 0.99
+        unreached = node.unreached if node.unreached is not None and self._together(node, node.unreached) else None
+        times = [event.time for event in (*lost, unreached) if event is not None]
+        score = 0.9 if unreached is None else 0.99
         yield from self._claims.withdraw(entity, "launcher.lost", max(times), "the whole node is lost")
         yield from self._claims.report(
-            Claim(entity=entity, kind="node.lost", score=score, since=min(times), evidence=(silent, *sessions, third))
+            Claim(entity=entity, kind="node.lost", score=score, since=min(times), evidence=(silent, *sessions, *_seen_by(name, unreached), third))
         )
 
     def _returned(self, frame: Frame) -> Iterator[Claim]:
@@ -236,6 +244,13 @@ class Liveness:
                 yield from self._claims.withdraw(entity, kind, frame.time, "the job is over")
             elif kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it reports again")
+
+
+def _seen_by(name: str, unreached: Event | None) -> tuple[Evidence, ...]:
+    if unreached is None:
+        return ()
+    by = unreached.attributes.get("seen_by", unreached.node)
+    return (Evidence(text=f"the launcher on {by} lost its session with that on {name}", event=unreached.id),)
 
 
 def _entity(node: str) -> Entity:

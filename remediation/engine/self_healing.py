@@ -49,9 +49,9 @@ def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
 
 def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
     """The job's own repair, as a plan: no command was sent, but it is recorded like any other."""
-    lost = begun.reason == "node lost"
     workers = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
+    lost = begun.reason == "node lost" and bool(nodes)  # of a worker that failed beside it the epoch is a restart
     action = "heal_in_place" if begun.in_place else "evict_node" if lost else "restart_worker"
     target = Target(
         job=tracked.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers, skip=begun.skipped

@@ -66,6 +66,10 @@ class CoordinatorState:
     """No majority has been there for a lease: nothing is begun, no worker is ended, and others are asked whether they have gone on."""
     unbroken = False
     """Every worker of the last epoch is where it was: none has died, none was ordered to end, and no launcher was started again."""
+    death: WorkerDied | None = None
+    """Of a worker of the last epoch, told since it began: the first that is no mere symptom, if there is one."""
+    restarted = False
+    """A launcher of the last epoch was started again since it began."""
     exhausted = ""
     """Why the job may not heal itself any more."""
     swap: tuple[str, ...] = ()
@@ -116,6 +120,11 @@ class CoordinatorState:
         """Keys of the commands that the epoch which is being formed will answer."""
         self.give_up_at = 0.0
         """When a job with too few nodes fails."""
+
+    def note_death(self, died: WorkerDied) -> None:
+        """What the last epoch has lost for sure, whoever could not be reached beside it."""
+        if self.is_current(died.epoch) and (self.death is None or self.death.missed_a_peer):
+            self.death = died
 
     # --- questions --------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ def restart(state: CoordinatorState, request: EpochRequest) -> Effects:
 
 def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch, in place if that is requested and living workers are left."""
+    request = _of_the_death(state, request)
     if request.soft and not state.may_go_on:
         return state.answer(error=ISOLATED)
     if not request.soft:
@@ -134,6 +135,16 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
         state.elastic.down_since = state.elastic.down_since or state.clock.monotonic()
         state.timers.arm(state.declaration.merge_s, MergeTimeout)
     return effects
+
+
+def _of_the_death(state: CoordinatorState, request: EpochRequest) -> EpochRequest:
+    """Whoever seemed lost with its workers can be reached again: what is left of the failure is the worker that has died."""
+    died = state.death
+    if request.reason != LOST or died is None or state.restarted or state.last is None or not all(map(state.membership.is_connected, state.last.nodes)):
+        return request
+    if request.paid:
+        state.budget.recharge(request.failure, died.kind)
+    return replace(request, reason=DEATH, cause=died.cause, kind=died.kind, symptom=died.missed_a_peer)
 
 
 def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> Effects:
@@ -257,6 +268,7 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
 def _run(state: CoordinatorState, layout: Layout) -> None:
     state.phase = JobPhase.RUNNING
     state.led, state.isolated, state.unbroken = True, False, True
+    state.death, state.restarted = None, False
     state.last = layout
     state.swap = ()
     state.finished = set()

@@ -47,6 +47,7 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     same = state.membership.add(fact.member)
     if state.last is not None and fact.member.node in state.last.nodes:
         state.unbroken = state.unbroken and same and _as_it_was(state, fact)
+        state.restarted = state.restarted or not same
     reunited = _reunited(state)
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())

@@ -316,7 +316,9 @@ def test_a_launcher_alone_is_lost_with_its_workers_and_never_the_node() -> None:
     hit = BEGAN + 5.05
     frames = healthy(12)
     lost = event("session.lost", node("node-1"), hit, role="launcher")
+    orphans = [msgspec.structs.replace(event("exit", who, hit + 0.3, code="-9", signal="SIGKILL", epoch=1, step=20, launcher="ended"), node="node-1") for who in (C, D)]
     frames.insert(5, cut(hit + 0.1, lost, raised(A, hit + 0.02), raised(B, hit + 0.02)))
+    frames.insert(6, cut(hit + 0.4, *orphans))
     assert verdicts(Chain().feed(*frames).accusing) == [("launcher lost", ["node-1"], Severity.SEV2, True)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -43,16 +44,21 @@ def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
     return [(claim.kind, claim.entity.name, claim.active) for claim in claims]
 
 
+def reset(time: float) -> Event:
+    """A survivor's connection to a worker there broke."""
+    return event("exception", worker("node-0", 0), time, type="RuntimeError", message="Connection closed by peer")
+
+
 def test_fault_a_killed_node_is_lost_within_three_seconds() -> None:
     killed = BEGAN + 5.05  # its last batch came just before
-    frames = told(ticks(silent=(LOST,)), killed, *sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    frames = told(ticks(silent=(LOST,)), killed, *sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed), reset(killed))
     detector = Liveness()
     found = next((frame.time, claim) for frame in frames for claim in detector.update(frame))
     time, claim = found
     assert kinds([claim]) == [("node.lost", LOST, True)]
     assert time - killed <= 3.0
     assert claim.since == killed
-    assert len(claim.evidence) == 4
+    assert len(claim.evidence) == 5
 
 
 def frozen(frame: Frame) -> Frame:
@@ -88,6 +94,7 @@ def test_twin_a_job_that_backs_off_bears_no_witness_by_standing_still() -> None:
         ("agent dead: batches and its session, the job goes on", (LOST,), sessions(LOST, BEGAN + 5.1, "agent")),
         ("a peer's connection alone", (LOST,), (peer(LOST, BEGAN + 5.1),)),
         ("two witnesses: the job goes on", (LOST,), sessions(LOST, BEGAN + 5.1, "agent", "launcher")),
+        ("Eagle Eye's own network is cut", (LOST,), (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))),
     ],
 )
 def test_twin_one_or_two_witnesses_are_not_enough(name: str, silent: tuple[str, ...], events: tuple[Event, ...]) -> None:
@@ -101,7 +108,7 @@ def test_twin_a_dead_agent_in_a_job_that_stands_still_is_no_dead_node_while_the_
 
 def test_a_node_that_reports_again_is_not_lost_any_more() -> None:
     killed = BEGAN + 5.05
-    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    gone = (*sessions(LOST, killed, "agent", "launcher"), reset(killed))
     frames = list(told(ticks(count=10, silent=(LOST,)), killed, *gone))
     healthy = [frame for frame in ticks(count=16) if frame.time > frames[-1].time]
     back = with_events(healthy[0], *sessions(LOST, healthy[0].time, "agent", opened=True))
@@ -111,11 +118,37 @@ def test_a_node_that_reports_again_is_not_lost_any_more() -> None:
     assert "reports again" in again[1].evidence[-1].text
 
 
-def test_fault_a_launcher_alone_is_lost_while_its_agent_reports() -> None:
-    events = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1))
+def orphan(time: float) -> Event:
+    """A worker there has ended with its launcher, as the agent says."""
+    return msgspec.structs.replace(event("exit", worker(LOST, 0), time, code="-9", signal="SIGKILL", launcher="ended"), node=LOST)
+
+
+def test_fault_a_launcher_alone_is_lost_once_its_agent_says_that_it_has_ended() -> None:
+    events = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1), orphan(BEGAN + 5.2))
     opened = sessions(LOST, BEGAN + 8.5, "launcher", opened=True)
     frames = list(told(list(told(ticks(), BEGAN + 5.1, *events)), BEGAN + 8.5, *opened))
     assert kinds(claims_of(Liveness(), frames)) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+
+
+def test_twin_a_launcher_that_does_not_answer_is_not_lost_while_its_workers_live() -> None:
+    gone = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), told(ticks(), BEGAN + 5.1, *gone))) == []
+    killed = event("exit", worker(LOST, 0), BEGAN + 5.2, code="-9", signal="SIGKILL")
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks()]
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 5.3, *gone, killed, reset(BEGAN + 5.25)))) == [], "another worker's death is that worker's"
+
+
+def test_an_epoch_that_began_without_the_node_is_a_third_witness_too() -> None:
+    events = sessions(LOST, BEGAN + 5.1, "agent", "launcher")
+    frames = ticks(silent=(LOST,))
+    [layout] = {id(frame.layout): frame.layout for frame in frames if frame.layout is not None}.values()
+    without = msgspec.structs.replace(
+        layout, epoch=layout.epoch + 1, time=BEGAN + 6.5, reason="node lost", placements=tuple(each for each in layout.placements if each.node != LOST)
+    )
+    later = [replace(frame, layout=without) if frame.time > BEGAN + 6.5 else frame for frame in frames]
+    claims = claims_of(Liveness(), told(later, BEGAN + 5.1, *events))
+    assert kinds(claims) == [("node.lost", LOST, True)]
+    assert claims[0].evidence[-1].text == f"epoch {without.epoch} of the job began without it: node lost"
 
 
 def test_twin_launchers_and_agents_of_a_finished_job_may_leave() -> None:
@@ -135,8 +168,8 @@ def test_many_nodes_at_once_are_a_switch_only_those_that_peers_saw_die_are_lost(
 def test_two_nodes_of_two_are_no_crowd() -> None:
     names = ("node-0", "node-1")
     events = [each for name in names for each in sessions(name, BEGAN + 5.1, "agent", "launcher")]
-    seen = [peer(name, BEGAN + 5.1) for name in names]
-    claims = claims_of(Liveness(), told(ticks(silent=names), BEGAN + 5.1, *events, *seen))
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=names)]
+    claims = claims_of(Liveness(), told(frames, BEGAN + 5.1, *events))
     assert {claim.entity.name for claim in claims} == set(names)
 
 
@@ -156,16 +189,13 @@ def test_a_node_whose_clock_is_minutes_off_is_not_silent() -> None:
 
 
 def test_a_broken_connection_of_a_survivor_is_a_witness() -> None:
-    reset = event(
-        "exception", worker("node-0", 0), BEGAN + 5.2, type="RuntimeError", message="Connection closed by peer"
-    )
-    frames = told(ticks(silent=(LOST,)), BEGAN + 5.3, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), reset)
+    frames = told(ticks(silent=(LOST,)), BEGAN + 5.3, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), reset(BEGAN + 5.2))
     assert kinds(claims_of(Liveness(), frames)) == [("node.lost", LOST, True)]
 
 
 def test_with_the_job_the_loss_of_its_node_is_over() -> None:
     killed = BEGAN + 5.05
-    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    gone = (*sessions(LOST, killed, "agent", "launcher"), reset(killed))
     frames = list(told(ticks(silent=(LOST,)), killed, *gone))
     done = cut_frame(frames[-1].time + 1, event("job.finished", job(), frames[-1].time + 1))
     assert kinds(claims_of(Liveness(), [*frames, done])) == [("node.lost", LOST, True), ("node.lost", LOST, False)]

@@ -113,6 +113,17 @@ def test_a_lost_node_is_left_behind_by_the_job_and_nobody_is_cordoned(make):
     assert world.ledger.cordoned() == ()
 
 
+@pytest.mark.parametrize("cause", ["exception", "worker killed"])
+def test_a_worker_that_failed_beside_a_lost_launcher_is_not_restarted_twice(make, cause):
+    world = make()
+    died = world.job.die(WORKER.name, reason="node lost")
+    world.find(cause, WORKER, event=died)
+    world.run(12)
+    assert world.sent == [], "the epoch that goes on without the launcher has restarted it"
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED
+
+
 def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
     world = make()
     world.job.lose("node-b")

@@ -1,12 +1,19 @@
 """A coordinator that cannot reach enough launchers, or whose launchers cannot vote or not end their workers: nobody is harmed for that."""
 
 import msgspec
+import pytest
 
 from eagle_eye.types import RankPlacement
 from fakes.plain_coordinator import Job, layout_of, only
 from remediation.launcher.coordinator import JobPhase
 from remediation.launcher.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator_facts import WorkerDied
+from remediation.launcher.failure_signature import FailureSignature
 from remediation.launcher.quorum import count_votes
+
+RESET = WorkerDied(epoch=1, cause="e1", worker="r/n0/0", symptom=True)
+"""It missed a peer."""
+ERROR = WorkerDied(epoch=1, cause="e2", worker="r/n0/1", code=1, failure=FailureSignature(type="ValueError", message="negative length", frame="train.py:7", step=9))
 
 
 def test_launchers_without_workers_cannot_outvote_the_only_node_that_trains() -> None:
@@ -54,6 +61,29 @@ def test_twin_who_is_back_as_it_was_costs_nobody_a_restart() -> None:
     told = job.pass_time(0.3)
     assert [event.name for event in only(told, EmitEvent)] == ["coordinator.reunited"]
     assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, [])
+
+
+@pytest.mark.parametrize("commanded", [False, True])
+def test_a_worker_that_died_while_a_launcher_was_out_of_reach_is_what_the_next_epoch_is_for(commanded: bool) -> None:
+    job = Job(nodes=2).running("n0", "n1")
+    job.coordinator.commanded = commanded
+    job.coordinator.left("n1")
+    died = [effect for each in (RESET, ERROR) for effect in job.coordinator.learn(each)]
+    assert not only(died, Prepare)
+    begun = [*job.join("n1", last=job.layout), *job.pass_time(0.3)]
+    [asked] = only(begun, Prepare)
+    assert (asked.layout.nodes, asked.layout.reason, asked.layout.restarts_by_kind) == (("n0", "n1"), "death", {ERROR.kind: 1})
+    [told] = only([*job.acknowledge("n0", "n1"), *job.coordinator.started(job.coordinator.epoch)], EmitEvent)
+    assert [told.attributes[name] for name in ("reason", "cause", "kind")] == ["death", "e2", ERROR.kind]
+
+
+def test_twin_a_launcher_that_was_started_again_was_lost_whoever_missed_its_workers() -> None:
+    job = Job(nodes=2).running("n0", "n1")
+    job.coordinator.commanded = False
+    job.coordinator.left("n1")
+    job.coordinator.learn(RESET)
+    begun = [*job.join("n1", last=job.layout, incarnation="again"), *job.pass_time(0.3)]
+    assert only(begun, Prepare)[0].layout.reason == "node lost"
 
 
 def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
