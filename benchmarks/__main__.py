@@ -56,6 +56,7 @@ FAULTS = (
     "benchmarks.faults.agreement",
     "benchmarks.faults.signatures",
     "benchmarks.faults.incidents_command",
+    "benchmarks.faults.parts_away",
 )
 HISTORY = ("benchmarks.cluster.history",)
 """Reads public data, too."""

@@ -275,6 +275,15 @@ CAUSES = (
         ),
     ),
     Cause(
+        "quorum lost",
+        "job.waiting",
+        Severity.INFO,
+        ("trains",),
+        accuses=False,
+        early_s=5.0,
+        rivals=(("launchers that have stopped", "whether their processes answer, and what their logs say"),),
+    ),
+    Cause(
         "job waiting",
         "job.waiting",
         Severity.SEV2,

@@ -64,6 +64,8 @@ class CoordinatorState:
 
     isolated = False
     """No majority has been there for a lease: nothing is begun, no worker is ended, and others are asked whether they have gone on."""
+    held_back = False
+    """While isolated: an epoch is wanted, and cannot be begun."""
     unbroken = False
     """Every worker of the last epoch is where it was: none has died, none was ordered to end, and no launcher was started again."""
     death: WorkerDied | None = None
@@ -186,8 +188,10 @@ class CoordinatorState:
 
     # --- effects that several transitions have in common --------------------------------------------------------------
 
-    def job_event(self, name: str, message: str, reason: str = "") -> EmitEvent:
-        return EmitEvent(name=name, message=message, attributes={"epoch": str(self.epoch), "reason": reason or message})
+    def job_event(self, name: str, message: str, reason: str = "", *, trains: bool = False) -> EmitEvent:
+        """`trains`: it concerns no worker."""
+        attributes = {"epoch": str(self.epoch), "reason": reason or message}
+        return EmitEvent(name=name, message=message, attributes=attributes | ({"trains": "1"} if trains else {}))
 
     def answer(self, epoch: int = 0, error: str = "") -> Effects:
         """The results of the commands that wait for an epoch. What failed is not done later."""

@@ -55,15 +55,16 @@ def _hold_back(state: CoordinatorState, request: EpochRequest) -> Effects:
     return [*effects, *state.answer(error=ISOLATED)]
 
 
-def isolate(state: CoordinatorState) -> Effects:
-    """A majority has been away for a lease, or is missed now: it is told once."""
-    if state.isolated or state.last is None:
+def isolate(state: CoordinatorState, *, trains: bool = False) -> Effects:
+    """A majority has been away for a lease (the workers may train on), or is missed now: each is told once."""
+    if state.last is None or (state.isolated and (trains or state.held_back)):
         return []
-    state.isolated = True
+    state.isolated, state.held_back = True, not trains
     state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
     missing = ", ".join(state.membership.missing(state.last))
-    message = f"{missing} cannot be reached and {state.reachable.votes} of {state.reachable.total} launchers are too few to go on without: workers are left as they are"
-    return [state.job_event("coordinator.isolated", message)]
+    so = "the job trains on, and could not heal itself" if trains else "workers are left as they are"
+    message = f"{missing} cannot be reached and {state.reachable.votes} of {state.reachable.total} launchers are too few to go on without: {so}"
+    return [state.job_event("coordinator.isolated", message, trains=trains)]
 
 
 def _exhausted(failure: str, refusal: str) -> str:

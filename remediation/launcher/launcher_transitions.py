@@ -267,7 +267,7 @@ def lost_while_running(state: CoordinatorState, fact: SessionBroke) -> Effects:
 
 def majority_is_gone(state: CoordinatorState, _: MajorityTimeout) -> Effects:
     """RUNNING: no majority has been there for a lease. The workers train as they can; the others are asked whether they have gone on."""
-    return [] if state.reachable.majority else isolate(state)
+    return [] if state.reachable.majority else isolate(state, trains=True)
 
 
 def lost_while_halting(state: CoordinatorState, fact: SessionBroke) -> Effects:

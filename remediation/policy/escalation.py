@@ -89,6 +89,7 @@ SLOW = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), cost_we
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 WAITING = Escalation(remedy="mend what the evidence names; the launchers try again by themselves, and no worker is ended meanwhile")
+NO_QUORUM = Escalation(remedy="mend the network between the launchers, or start those that have stopped; the job trains on, and cannot heal itself meanwhile")
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
@@ -123,6 +124,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "slow worker": SLOW,
     "loss not finite": LOSS,
     "job waiting": WAITING,
+    "quorum lost": NO_QUORUM,
 }
 """Cause (as diagnosis names it) → escalation."""
 

@@ -142,11 +142,22 @@ def test_a_coordinator_that_was_cut_off_looks_for_the_others_after_a_lease() -> 
     job.coordinator.left("n1")
     job.coordinator.left("n2")
     assert not job.coordinator.isolated, "it may be a moment's trouble"
-    assert [event.name for event in only(job.pass_time(2.1), EmitEvent)] == ["coordinator.isolated"]
+    [told] = only(job.pass_time(2.1), EmitEvent)
+    assert (told.name, told.attributes.get("trains")) == ("coordinator.isolated", "1")
     assert (job.coordinator.isolated, job.coordinator.phase) == (True, JobPhase.RUNNING)
     assert job.coordinator.missing == ("n1", "n2")
     job.join("n1", last=job.layout)
     assert not job.coordinator.isolated
+
+
+def test_that_a_job_waits_is_told_once_it_trains_no_more_and_not_before() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    [trains] = only(job.pass_time(2.1), EmitEvent)
+    [waits] = only(job.coordinator.died(1, "e"), EmitEvent)
+    assert [(each.name, each.attributes.get("trains")) for each in (trains, waits)] == [("coordinator.isolated", "1"), ("coordinator.isolated", None)]
+    assert only(job.coordinator.died(1, "f"), EmitEvent) == []
 
 
 def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:
