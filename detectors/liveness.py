@@ -35,6 +35,8 @@ class _Node:
     """The session between its launcher and another one broke."""
     orphan: Event | None = None
     """The end of a worker whose launcher has ended, told by its agent."""
+    heard_at: float = -np.inf
+    """When the stream brought an event that was written there after a session of it had gone: somebody lives."""
     had_launcher: bool = False
 
 
@@ -66,6 +68,8 @@ class Liveness:
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             yield from self._take(event)
+            if event.node in self._nodes and self._nodes[event.node].lost:
+                self._nodes[event.node].heard_at = frame.time
         if frame.layout is not None:
             for name in self._nodes.keys() & frame.layout.launchers.keys():
                 self._nodes[name].had_launcher = True
@@ -149,6 +153,8 @@ class Liveness:
         if not node.lost:
             return
         silent = self._silence(name, frame)
+        if frame.time - node.heard_at <= 2 * self.lease_s and silent is not None:
+            return
         if silent is not None and self._gone(node, frame, silent):
             third = self._third_witness(name, node, frame)
             if third is not None:

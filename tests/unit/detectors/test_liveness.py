@@ -151,6 +151,15 @@ def test_an_epoch_that_began_without_the_node_is_a_third_witness_too() -> None:
     assert claims[0].evidence[-1].text == f"epoch {without.epoch} of the job began without it: node lost"
 
 
+def test_twin_a_node_whose_launcher_still_writes_is_alive_whatever_it_cannot_reach() -> None:
+    gone = (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
+    died = msgspec.structs.replace(event("exit", worker(LOST, 0), BEGAN + 7.5, code="-9", signal="SIGKILL"), node=LOST)
+    frames = list(told(ticks(count=24, silent=(LOST,)), BEGAN + 5.1, *gone))
+    assert kinds(claims_of(Liveness(), told(frames[:13], BEGAN + 7.5, died, reset(BEGAN + 7.5)))) == []
+    assert kinds(claims_of(Liveness(), told(frames[:13], BEGAN + 7.5, reset(BEGAN + 7.5)))) == [("node.lost", LOST, True)]
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 7.5, died, reset(BEGAN + 7.5)))) == [("node.lost", LOST, True)], "two leases without a word"
+
+
 def test_twin_launchers_and_agents_of_a_finished_job_may_leave() -> None:
     done = event("job.finished", job(), BEGAN + 5.0)
     events = (done, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
