@@ -58,10 +58,10 @@ def test_twin_who_is_back_as_it_was_costs_nobody_a_restart() -> None:
 
 def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
     job = Job().running("n0", "n1")
-    job.coordinator.commanded = False
+    job.coordinator.server_is(False)
     job.coordinator.left("n1")
     assert not only(job.coordinator.no_progress(), Prepare)
-    job.coordinator.commanded = True
+    job.coordinator.server_is(True)
     assert only(job.coordinator.no_progress(), AskGrant)
     told = job.join("n1", last=job.layout)
     assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, []), "it is back as it was before anybody was ended"
