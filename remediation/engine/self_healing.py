@@ -43,6 +43,8 @@ def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
     """The newest epoch that ended what the incident is about; None if there is none yet."""
     if not tracked.escalation.ended_by_epoch:
         return None
+    if tracked.epoch < 0:  # it was found, or taken over from the leader before, when nothing was known of the job
+        tracked.epoch = fault_epoch(tracked.incident, job)
     later = [begun for begun in job.started_epochs if begun.epoch > tracked.epoch]
     return later[-1] if later else None
 

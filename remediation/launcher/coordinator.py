@@ -153,14 +153,9 @@ class Coordinator:
 
     # --- the job --------------------------------------------------------------------------------------------------
 
-    @property
-    def commanded(self) -> bool:
-        """A server that could command a restart is connected: an exhausted budget is not the end at once."""
-        return self._state.commanded
-
-    @commanded.setter
-    def commanded(self, connected: bool) -> None:
-        self._state.commanded = connected
+    def server_is(self, connected: bool) -> None:
+        """The session with the server has opened or broken."""
+        self._state.server_is(connected)
 
     @property
     def phase(self) -> JobPhase:

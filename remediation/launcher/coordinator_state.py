@@ -102,7 +102,7 @@ class CoordinatorState:
         self.restarts = Backoff(clock, declaration.backoff_s, declaration.backoff_max_s, declaration.healthy_s)
         """Of the workers as a whole."""
         self.commanded = True
-        """A server that could command a restart is connected: an exhausted budget is not the end at once."""
+        """The server, which could command a restart, is connected: an exhausted budget is not the end at once."""
         self.led = False
         """This launcher has had a valid epoch as coordinator, and a majority since."""
         self.own_loss = bool(lost)
@@ -127,6 +127,19 @@ class CoordinatorState:
         """What the last epoch has lost for sure, whoever could not be reached beside it."""
         if self.is_current(died.epoch) and (self.death is None or self.death.missed_a_peer):
             self.death = died
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    def server_is(self, connected: bool) -> None:
+        """Its session has opened or broken: where only a command saves the job, one is waited for anew."""
+        self.commanded = connected
+        if self.phase is JobPhase.SPENT:
+            self.await_command()
+
+    def await_command(self) -> None:
+        """SPENT: for as long as a server that is connected needs, or one that is not needs to be started again; not for ever if it comes and goes."""
+        seconds = self.declaration.patience_s if self.commanded else self.declaration.server_s
+        self.timers.arm(max(0.0, min(seconds, self.give_up_at - self.clock.monotonic())))
 
     # --- questions --------------------------------------------------------------------------------------------------
 

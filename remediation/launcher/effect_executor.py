@@ -294,9 +294,11 @@ class EffectExecutor:
         except EagleEyeError as error:  # reported again when the session is back
             log.info("the server does not know of epoch %d yet: %s", layout.epoch, error)
 
-    def leader_is_back(self) -> None:
-        """Report the layout to a leader whose session is new."""
-        if self.coordinator.last is not None and not self.coordinator.candidate:
+    def server_is(self, connected: bool) -> None:
+        """The session with the server has opened or broken: a leader whose session is new is told the layout."""
+        self.coordinator.server_is(connected)
+        self._set_timer()
+        if connected and self.coordinator.last is not None and not self.coordinator.candidate:
             self.go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
 
     def _words(self, layout: Layout, budget_left: int) -> Body:

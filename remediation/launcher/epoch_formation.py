@@ -86,7 +86,8 @@ def recharge(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.phase = JobPhase.SPENT
-    state.timers.arm(state.declaration.patience_s if state.commanded else 0.0)
+    state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
+    state.await_command()
     attributes = {"heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure}
     return [
         EmitEvent(name="budget.exhausted", message=state.exhausted, attributes=attributes),

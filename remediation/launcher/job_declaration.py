@@ -61,7 +61,9 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     halt_s: float = 60.0
     """How long workers may take over their last checkpoint without a word that it is still being written."""
     patience_s: float = 0.0
-    """After the budget is spent: how long a command is waited for."""
+    """After the budget is spent: how long a command is waited for while the server is connected."""
+    server_s: float = 0.0
+    """The same while it is not: a server that was ended is started again; 0: the job has none."""
     backoff_s: float = 1.0
     """Before the second restart without progress since the first, which is immediate; twice as long before each further one."""
     backoff_max_s: float = 60.0

@@ -88,10 +88,10 @@ def test_twin_a_launcher_that_was_started_again_was_lost_whoever_missed_its_work
 
 def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
     job = Job().running("n0", "n1")
-    job.coordinator.commanded = False
+    job.coordinator.server_is(False)
     job.coordinator.left("n1")
     assert not only(job.coordinator.no_progress(), Prepare)
-    job.coordinator.commanded = True
+    job.coordinator.server_is(True)
     assert only(job.coordinator.no_progress(), AskGrant)
     told = job.join("n1", last=job.layout)
     assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, []), "it is back as it was before anybody was ended"
