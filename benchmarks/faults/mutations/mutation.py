@@ -19,6 +19,10 @@ TEXTS = (
 )  # fmt: skip
 DEPTHS = (10, 200, 1_100, 20_000)
 REPEATS = (2, 3, 50, 500)
+POSSIBLE_INTEGERS = (0, 1, -1, 2, 3, 255, 65_536, 10**6, 2**31, 2**40, 2**53 - 1, 2**53)
+POSSIBLE_FLOATS = (0.0, -1.0, 1.5, 5e-324, 1e9, -1e9, 1.6e9, 4e9, 1e11, -1e11)
+POSSIBLE = 0.4
+"""Share of the records whose changes are such as the types let pass: they go deeper than those that are refused where they are read."""
 LONGEST_TREE = 400_000
 """Bytes: a larger record is not made, as a stream would only be slow."""
 Encode = Callable[[Any], bytes]
@@ -44,6 +48,7 @@ class Mutation:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self._possible = random.random() < POSSIBLE
 
     # --- trees -----------------------------------------------------------------------------------------------------
 
@@ -56,7 +61,7 @@ class Mutation:
             data = encode(tree)
         except (OverflowError, ValueError, RecursionError):  # what the form cannot hold, others cannot send
             data = self.random.choice(ODDITIES[form])
-        return data[:LONGEST_TREE] if self.random.random() < 0.97 else self.data(data)
+        return data[:LONGEST_TREE] if self._possible or self.random.random() < 0.97 else self.data(data)
 
     def tree(self, tree: Any, form: str, others: Sequence[Any] = ()) -> Any:
         """The tree with one change, somewhere in it; the given tree stays as it is."""
@@ -65,10 +70,14 @@ class Mutation:
 
     def integer(self) -> int:
         """An odd one, within 64 bits."""
+        if self._possible:
+            return self.random.choice(POSSIBLE_INTEGERS)
         return self.random.choice(INTEGERS) if self.random.random() < 0.8 else self.random.randint(-(2**63), 2**64 - 1)
 
     def number(self) -> float:
         """An odd one."""
+        if self._possible:
+            return self.random.choice(POSSIBLE_FLOATS)
         return self.random.choice(FLOATS) if self.random.random() < 0.8 else self.random.uniform(-1e12, 1e12)
 
     def text(self) -> str:
@@ -86,6 +95,8 @@ class Mutation:
 
     def _value(self, value: Any, form: str, others: Sequence[Any]) -> Any:
         kind = self.random.random()
+        if self._possible and not isinstance(value, dict | list):
+            return self._same_type(value)
         if kind < 0.35:
             return self._same_type(value)
         if kind < 0.55:

@@ -91,11 +91,11 @@ class SampleJob:
         launchers = {node: f"{node}:7000" for node in NODES}
         return Layout(job=self.job, epoch=epoch, time=now, coordinator=NODES[0], launchers=launchers, placements=places, reason="start", restarts_by_kind={"signal": 1})
 
-    def second(self, now: float, step: int) -> Iterator[Record]:
-        """Schemas that are new, and a batch of each node."""
+    def second(self, now: float, step: int, stands_s: float = 0.0) -> Iterator[Record]:
+        """Schemas that are new, and a batch of each node. `stands_s`: for how long no worker has made progress."""
         for place, node in enumerate(NODES):
             blocks = []
-            for reading in self._readings(place, now, step):
+            for reading in self._readings(place, now, step, stands_s):
                 known = len(list(self.schemas))
                 schema = self.schemas.schema_of(reading)
                 if len(list(self.schemas)) > known:
@@ -120,11 +120,14 @@ class SampleJob:
         self._number += 1
         return self._number
 
-    def _readings(self, place: int, now: float, step: int) -> Iterator[Reading | StepReading]:
+    def _readings(self, place: int, now: float, step: int, stands_s: float) -> Iterator[Reading | StepReading]:
         workers, gpus = WORKERS[2 * place : 2 * place + 2], GPUS[2 * place : 2 * place + 2]
-        yield _reading("training", Kind.WORKER, workers, OF_WORKERS | {"step": float(step), "marks": 10.0 * step}, now)
+        moment = {"step": float(step), "marks": 10.0 * step} | ({"progress_age_s": stands_s, "step_age_s": stands_s} if stands_s else {})
+        yield _reading("training", Kind.WORKER, workers, OF_WORKERS | moment, now)
         yield _reading("host", Kind.NODE, (NODES[place],), OF_NODES, now)
         yield _reading("gpu", Kind.GPU, gpus, OF_GPUS, now)
+        if stands_s:
+            return
         values = np.tile(np.array(list(OF_STEPS.values())), (1, 2, 1))
         ends = np.full((1, 2), now - 0.1)
         yield StepReading(source="training", workers=workers, names=tuple(OF_STEPS), numbers=np.array([step]), epochs=np.array([1]), ends=ends, values=values)
