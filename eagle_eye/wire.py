@@ -68,6 +68,7 @@ SCHEMAS_KEPT = 16_384
 SHAPES_KEPT = 65_536
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+_Name = Annotated[str, msgspec.Meta(max_length=400)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 
 
@@ -102,9 +103,9 @@ class Shape(NamedTuple):
 class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The header of a batch: what changes every second, and the shape, which hardly ever does."""
 
-    node: str
-    incarnation: str
-    job: str
+    node: _Name
+    incarnation: _Name
+    job: _Name
     number: _Count
     time: Time
     shape: bytes

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Doubles, Event, Evidence
-
-from .active_claims import float_attribute, integer_attribute
 
 COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", "activity", "marks", "activity_seen_s")
 STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS, SEEN = range(len(COLUMNS))

@@ -65,9 +65,10 @@ class Leadership:
     def take(self, random: Random) -> None:
         self._taken += 1
         if self._taken % LIFE == 0:
+            self._intake.commit()
             self._intake, self._engine = self._next_leader()
         topic = random.choice(list(TYPES))
-        record = Mutation(random).encoded(self._tree(topic, random), "json", self._others)
+        record = self._mutated(self._tree(topic, random), Mutation(random))
         self._unreadable += _is_unreadable(topic, record)
         self._stream.append(topic, [(JOB, record)])
         self._clock.advance(1.0 / SECOND)
@@ -97,6 +98,11 @@ class Leadership:
         engine.resume()
         engine.declare_job(JOB, heal="restart:3", budget_left=2)
         return Intake(self._stream, self._ledger, engine, self._clock), engine
+
+    def _mutated(self, tree: Any, mutation: Mutation) -> bytes:
+        if tree.get("events") and mutation.random.random() < 0.5:
+            return msgspec.json.encode(tree | {"events": [mutation.attribute(tree["events"][0])]})
+        return mutation.encoded(tree, "json", self._others)
 
     def _tree(self, topic: str, random: Random) -> Any:
         tree = tree_of(self._sample(topic, random))

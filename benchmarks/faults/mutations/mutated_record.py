@@ -53,11 +53,8 @@ class MutatedRecords:
     def _noun(self, payload: bytes, mutation: Mutation) -> bytes:
         tree = msgspec.msgpack.decode(payload[4:])
         self._remember(tree)
-        attributes = tree.get("attributes")
-        if attributes and mutation.random.random() < 0.5:
-            name = mutation.random.choice(list(attributes))
-            tree["attributes"] = attributes | {name: mutation.text()}
-            return payload[:4] + msgspec.msgpack.encode(tree)
+        if "attributes" in tree and mutation.random.random() < 0.5:
+            return payload[:4] + msgspec.msgpack.encode(mutation.attribute(tree))
         if tree["noun"] == "baseline" and mutation.random.random() < 0.6:
             tree["data"] = mutation.encoded(msgspec.msgpack.decode(tree["data"]), "msgpack")
             return payload[:4] + msgspec.msgpack.encode(tree)

@@ -23,6 +23,8 @@ POSSIBLE_INTEGERS = (0, 1, -1, 2, 3, 255, 65_536, 10**6, 2**31, 2**40, 2**53 - 1
 POSSIBLE_FLOATS = (0.0, -1.0, 1.5, 5e-324, 1e9, -1e9, 1.6e9, 4e9, 1e11, -1e11)
 POSSIBLE = 0.4
 """Share of the records whose changes are such as the types let pass: they go deeper than those that are refused where they are read."""
+WEIGHED = 40
+"""Entries of a container up to which they are drawn by what is in them."""
 LONGEST_TREE = 400_000
 """Bytes: a larger record is not made, as a stream would only be slow."""
 Encode = Callable[[Any], bytes]
@@ -68,6 +70,16 @@ class Mutation:
         path = self._path(tree)
         return _changed(tree, path, lambda value: self._value(value, form, others))
 
+    def attribute(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event with one of its attributes odd or missing: texts, which nobody has checked before they are read as numbers."""
+        attributes = dict(event["attributes"])
+        if attributes:
+            name = self.random.choice(list(attributes))
+            attributes[name] = self.text()
+            if self.random.random() < 0.2:
+                del attributes[name]
+        return event | {"attributes": attributes}
+
     def integer(self) -> int:
         """An odd one, within 64 bits."""
         if self._possible:
@@ -85,12 +97,13 @@ class Mutation:
         return self.random.choice(TEXTS) if self.random.random() < 0.7 else "".join(chr(self.random.randint(1, 0x2FF)) for _ in range(self.random.randint(1, 20)))
 
     def _path(self, tree: Any) -> list[Any]:
-        """Keys from the root to some value: deeper ones are as likely as flat ones."""
+        """Keys from the root to some value, each as likely as every other; a container less often than what is in it."""
         path: list[Any] = []
-        while isinstance(tree, dict | list) and tree and (not path or self.random.random() < 0.75):
-            key = self.random.choice(list(tree)) if isinstance(tree, dict) else self.random.randrange(len(tree))
-            path.append(key)
-            tree = tree[key]
+        while isinstance(tree, dict | list) and tree and (not path or self.random.random() < 0.9):
+            keys = list(tree) if isinstance(tree, dict) else range(len(tree))
+            weights = [_size(tree[key]) for key in keys] if len(keys) <= WEIGHED else None
+            path.append(self.random.choices(keys, weights)[0])
+            tree = tree[path[-1]]
         return path
 
     def _value(self, value: Any, form: str, others: Sequence[Any]) -> Any:
@@ -190,6 +203,15 @@ def _changed(tree: Any, path: Sequence[Any], change: Callable[[Any], Any]) -> An
     copied = dict(tree) if isinstance(tree, dict) else list(tree)
     copied[path[0]] = _changed(tree[path[0]], path[1:], change)
     return copied
+
+
+def _size(tree: Any) -> int:
+    """How many values it holds, itself among them; of a long list as if it were of its first one."""
+    if isinstance(tree, dict):
+        return 1 + (sum(map(_size, tree.values())) if len(tree) <= WEIGHED else len(tree))
+    if isinstance(tree, list) and tree:
+        return 1 + (sum(map(_size, tree)) if len(tree) <= WEIGHED else len(tree) * _size(tree[0]))
+    return 1
 
 
 def _at(tree: Any, path: Sequence[Any]) -> Any:
