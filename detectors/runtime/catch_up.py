@@ -54,7 +54,7 @@ class CatchUp:
         messages = [message for message in messages if message.offset < end]
         for message in messages:
             self.offset = message.offset + 1
-            if only and wire.OTHERS.get(message.value[3]) not in only:
+            if only and wire.OTHERS.get(int.from_bytes(message.value[3:4])) not in only:
                 continue
             try:
                 self.evaluator.take(self.reader.read(message.value))
