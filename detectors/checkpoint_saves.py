@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Share
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
-from .features.active_claims import ActiveClaims, integer_attribute
+from .features.active_claims import ActiveClaims
 
 KIND = "checkpoint.failed"
 FOLDERS_KEPT = 16

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from eagle_eye.config import StallConfig
 from eagle_eye.error_statuses import ErrorStatus
+from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Delay
 from eagle_eye.types import Claim, Event, Evidence, Kind
 
-from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch
 from .features.exit_status import status_of_exception, status_of_exit
 
 EPOCHS_KEPT = 2

@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import CountOrNone, Delay, Share
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ends_epoch, epoch_over, integer_attribute
+from .features.active_claims import ends_epoch, epoch_over
 from .features.epoch_claims import EpochClaims
 from .features.exit_status import status_of_exception
 

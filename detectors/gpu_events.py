@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eagle_eye.error_statuses import xid
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch
 
 _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.INFO: 0.3}
 

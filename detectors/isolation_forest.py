@@ -17,6 +17,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Share
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
+from eagle_eye.wire import UNREADABLE
 
 from .features.active_claims import ActiveClaims
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 NAME = "isolation_forest"
 """Name of the baseline."""
 GPU_PREFIX = "gpu."
+DEEPEST = 64
+"""Steps to a leaf: the learner grows to the logarithm of the samples of a tree, which is below ten."""
 
 
 class Forest(msgspec.Struct, frozen=True):
@@ -137,7 +140,7 @@ class IsolationForest:
         try:
             self._forest = msgspec.msgpack.decode(baseline.data, type=Forest)
             self._trees = _arrays(self._forest)
-        except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+        except (*UNREADABLE, ValueError, OverflowError) as error:
             self._forest = self._trees = None
             log.warning("baseline %s of %s cannot be used, the detector is silent until the next one: %s", baseline.digest, baseline.job, error)
 
@@ -186,8 +189,10 @@ def _arrays(forest: Forest) -> _Trees:
         raise ValueError("its trees have unequal sizes")
     if not {len(forest.median), len(forest.spread)} == {names} or not 0 <= trees.feature.min() <= trees.feature.max() < names:
         raise ValueError("its trees ask for metrics that it does not name")
-    if not 0 <= trees.children.min() <= trees.children.max() < shape[1] or not 0 <= forest.depth <= shape[1] or not forest.expected > 0:
+    if not 0 <= trees.children.min() <= trees.children.max() < shape[1] or not 0 <= forest.depth <= shape[1] or not 0 < forest.expected < np.inf:
         raise ValueError("its trees lead nowhere")
+    if forest.depth > DEEPEST or not all(np.isfinite(values).all() for values in (trees.threshold, trees.path, forest.median, forest.spread)):
+        raise ValueError("its trees are deeper than any that are grown, or their numbers are none")
     return trees
 
 
@@ -198,7 +203,8 @@ def scores_of(forest: Forest, trees: _Trees, samples: Doubles) -> Doubles:
     sample = np.arange(count)[None, :]
     at = np.zeros((len(trees.feature), count), dtype=np.int64)
     # the trees were grown on float32; comparing in another width would send borderline samples elsewhere
-    values = samples.astype(np.float32)
+    with np.errstate(over="ignore"):
+        values = samples.astype(np.float32)
     for _ in range(forest.depth):
         beyond = values[sample, trees.feature[tree, at]] > trees.threshold[tree, at]
         at = trees.children[beyond.astype(np.int64), tree, at]

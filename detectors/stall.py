@@ -16,12 +16,13 @@ import numpy as np
 from eagle_eye.activity.activity import ActivityKind
 from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.config import StallConfig
+from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch
 from .features.collective_ranks import collectives_of, not_entered
 from .features.step_time import iteration_time
 from .features.waiting_rounds import WaitingRounds

@@ -6,8 +6,12 @@ from typing import NamedTuple
 import msgspec
 
 from .stream import DEAD_LETTERS, OBSERVATIONS, Message, Stream
+from .wire import UNREADABLE
 
 READ = 1000
+LONGEST = 1 << 20
+"""Bytes of a record that are kept: the record of a record must itself find room in the stream."""
+LONGEST_REASON = 1000
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +23,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     reason: str
     record: bytes
+    """Its first LONGEST bytes."""
+    size: int = -1
+    """How many bytes it had; -1: not told."""
 
 
 class KeptLetter(NamedTuple):
@@ -33,7 +40,10 @@ class KeptLetter(NamedTuple):
 
 def dead_letter(message: Message, reason: str) -> tuple[str, bytes]:
     """Key and value for the topic of dead letters."""
-    letter = DeadLetter(topic=message.topic, partition=message.partition, offset=message.offset, reason=reason, record=message.value)
+    letter = DeadLetter(
+        topic=message.topic, partition=message.partition, offset=message.offset, reason=reason[:LONGEST_REASON], record=message.value[:LONGEST],
+        size=len(message.value),
+    )  # fmt: skip
     return message.key, msgspec.json.encode(letter)
 
 
@@ -50,5 +60,5 @@ def dead_letters(stream: Stream) -> Iterator[KeptLetter]:
                 offset = message.offset + 1
                 try:
                     yield KeptLetter(message.time, message.key, decoder.decode(message.value))
-                except msgspec.MsgspecError:
+                except UNREADABLE:
                     continue  # not written by us

@@ -64,6 +64,11 @@ class Writers:
     def __init__(self) -> None:
         self._incarnations: dict[str, Seen] = {}
 
+    def began_before(self, one: str, other: str) -> bool:
+        """Whether one incarnation was seen before the other, by the order of the stream; False if one of them is forgotten."""
+        known = list(self._incarnations)
+        return one in known and other in known and known.index(one) < known.index(other)
+
     def first_time(self, incarnation: str, number: int) -> bool:
         """True once for each (incarnation, number)."""
         seen = self._incarnations.get(incarnation)

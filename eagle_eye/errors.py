@@ -13,6 +13,7 @@
     ├── RingError              a ring that cannot be read (torn, foreign, of another version)
     ├── LedgerError            the ledger cannot be read or written
     │   ├── LedgerUnavailable         its database has gone away and kept nothing of the call: try again later
+    │   ├── LedgerRefused      a row that it can never take: trying again is of no use
     │   └── LedgerVersion      its tables are of another version than this program's
     ├── HistoryError           the history cannot be read or written
     ├── ControlError           the control channel refused a request
@@ -84,6 +85,10 @@ class LedgerError(EagleEyeError):
 
 class LedgerUnavailable(LedgerError):
     """The database has gone away and may come back; nothing of the call was kept."""
+
+
+class LedgerRefused(LedgerError):
+    """A row that the ledger can never take (a value that its database has no room for, a state that cannot follow)."""
 
 
 class LedgerVersion(LedgerError):

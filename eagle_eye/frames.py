@@ -18,7 +18,21 @@ from .frame_columns import Columns, Rows
 from .node_clocks import NodeClocks
 from .step_assembly import EPOCHS_KEPT, StepAssembly
 from .topology import with_layout
-from .types import EPOCH_JUMP, Baseline, Event, Floats, Integers, Kind, Layout, Mark, SchemaRecord, Step, Topology
+from .types import (
+    EPOCH_JUMP,
+    LARGEST,
+    Baseline,
+    Event,
+    Floats,
+    Integers,
+    Kind,
+    Layout,
+    Mark,
+    SchemaRecord,
+    Step,
+    Topology,
+)
+from .types.entity import LATEST
 from .wire import BatchHeader, Schemas, Sealed, SealedBatch, Shape, schema_for, step_arrays
 
 Past = Callable[[Kind, str, float], Floats]
@@ -27,6 +41,13 @@ Past = Callable[[Kind, str, float], Floats]
 WAITING_KEPT = 4096
 """Batches kept until their schema comes; the oldest are dropped (and counted) beyond."""
 PLANS_SPARE = 4096
+NODES_KEPT = GPUS_KEPT = 50_000
+WORKERS_KEPT = 200_000
+"""Names come over a wire: beyond so many those that were heard of first are forgotten."""
+SUCCEEDED_TICKS = 10
+"""An incarnation that was silent for so many ticks has no precedence any more over the one before it."""
+AHEAD_S = 5.0
+"""A time so far beyond the mark's comes from a wrong clock: it is told, and not believed."""
 EPOCHS_AHEAD = 16
 """Steps may be told of before the layout of their epoch is: of so many epochs that the launchers have not declared yet."""
 
@@ -76,6 +97,8 @@ class Counts:
     """Batches that waited for a schema in vain, or whose schema does not fit."""
     unbelieved: int = 0
     """Layouts, events and steps of an epoch that is too far beyond those that the job's launchers have declared."""
+    impossible: int = 0
+    """Steps with a number, an epoch or a time that cannot be."""
 
 
 class _Part(NamedTuple):
@@ -117,20 +140,41 @@ def _time_of(batch: SealedBatch) -> float:
     return batch.header.time
 
 
-def _older(header: BatchHeader, than: BatchHeader) -> bool:
-    """Within an incarnation numbers decide (clocks may be set back), between incarnations times."""
-    return header.number < than.number if header.incarnation == than.incarnation else header.time < than.time
-
-
 class _Node:
     """What the builder knows about one node."""
 
-    __slots__ = ("batches", "used")
+    __slots__ = ("batches", "heard", "newest", "used")
 
     def __init__(self) -> None:
         self.batches = Writers()
         self.used: dict[str, BatchHeader] = {}
         """Schema id → the newest batch whose readings are in a frame."""
+        self.newest: BatchHeader | None = None
+        """Of all its batches."""
+        self.heard: dict[str, int] = {}
+        """Incarnation → tick of its last batch."""
+
+    def hear(self, header: BatchHeader, tick: int) -> bool:
+        """True if the batch is the newest one of the node."""
+        self.heard[header.incarnation] = tick
+        if len(self.heard) > Writers.INCARNATIONS_KEPT:
+            del self.heard[next(iter(self.heard))]
+        if self.newest is not None and self.is_older(header, self.newest, tick):
+            return False
+        self.newest = header
+        return True
+
+    def is_older(self, header: BatchHeader, than: BatchHeader, tick: int) -> bool:
+        """Within an incarnation numbers decide, as clocks may be set back; between two the one that began later, while it sends.
+
+        An incarnation that began later is never older, whatever its clock says: an agent that is started again after its clock was an hour
+        ahead is heard at once.
+        """
+        if header.incarnation == than.incarnation:
+            return header.number < than.number
+        if header.time >= than.time or tick - self.heard.get(than.incarnation, tick) > SUCCEEDED_TICKS:
+            return False
+        return self.batches.began_before(header.incarnation, than.incarnation)
 
 
 class FrameBuilder:
@@ -160,6 +204,10 @@ class FrameBuilder:
         self._events: list[Event] = []
         self._steps = StepAssembly()
         self._ticks = 0
+        self.reporting_now: set[str] = set()
+        """Nodes with a batch since the tick before."""
+        self.ahead: dict[str, float] = {}
+        """Node → seconds that its clock is ahead of the newest tick, of those that are more than AHEAD_S ahead."""
 
     def feed(self, record: Sealed) -> None:
         """Take one record of this job in (or a schema). Raises nothing: what cannot be used is counted."""
@@ -203,6 +251,8 @@ class FrameBuilder:
         batches = self._take_batches()
         for columns in self._columns.values():
             columns.settle()
+        self.reporting_now = {batch.header.node for batch, _ in batches}
+        self.ahead = {batch.header.node: batch.header.time - mark.time for batch, _ in batches if batch.header.time - mark.time > AHEAD_S}
         self._report_steps(batches, mark)
         rows = self._rows_of(batches)
         metrics = {
@@ -232,10 +282,14 @@ class FrameBuilder:
         node = self._nodes.get(header.node)
         if node is None:
             node = self._nodes[header.node] = _Node()
+            if len(self._nodes) > NODES_KEPT:
+                gone = next(iter(self._nodes))
+                del self._nodes[gone]
+                self._reporting.pop(gone, None)
         if not node.batches.first_time(header.incarnation, header.number):
             self.counts.duplicates += 1
             return
-        if header.time > self._reporting.get(header.node, float("-inf")):
+        if node.hear(header, self._ticks):
             self._reporting[header.node] = header.time
         known = self._newest.get(header.node)
         if known is None or not (header.incarnation == known.incarnation and header.number < known.number):
@@ -261,9 +315,12 @@ class FrameBuilder:
         return believed
 
     def _feed_event(self, event: Event) -> None:
-        if self._writers.setdefault(event.node, Writers()).first_time(event.incarnation, event.number):
+        writer = self._writers.setdefault(event.node, Writers())
+        if len(self._writers) > NODES_KEPT:
+            del self._writers[next(iter(self._writers))]
+        if writer.first_time(event.incarnation, event.number):
             self._events.append(event)
-            if event.entity.kind is Kind.GPU and self.topology.gpus.get(event.entity.name) != event.node:
+            if event.entity.kind is Kind.GPU and len(self._gpus) < GPUS_KEPT and self.topology.gpus.get(event.entity.name) != event.node:
                 self._gpus[event.entity.name] = event.node  # its agent wrote it: also a GPU that no layout names has a node
                 self.topology = msgspec.structs.replace(self.topology, gpus={**self.topology.gpus, event.entity.name: event.node})
         else:
@@ -293,6 +350,9 @@ class FrameBuilder:
 
     def _let_leave(self) -> None:
         left = [columns.leave(self._ticks) for columns in self._columns.values()]
+        if self._steps.names_known > WORKERS_KEPT:
+            self._steps.forget()
+            self._plans.clear()
         if any(left) or len(self._plans) > 2 * len(self._nodes) + PLANS_SPARE:
             self._plans.clear()
 
@@ -336,10 +396,11 @@ class FrameBuilder:
         groups: dict[str, _Group] = {}
         for batch, plan in batches:
             header = batch.header
-            used = self._nodes[header.node].used
+            node = self._nodes.get(header.node) or _Node()
+            used = node.used
             for schema, places, begin, end in plan.readings:
                 before = used.get(schema.id)
-                if before is not None and _older(header, before):
+                if before is not None and node.is_older(header, before, self._ticks):
                     self.counts.late += 1
                     continue
                 group = groups.get(schema.id)
@@ -373,9 +434,11 @@ class FrameBuilder:
         for (_, rows, workers), (schema, places, blocks, offsets) in groups.items():
             numbers, epochs, ends, values = step_arrays(b"".join(blocks), rows, workers, len(schema.names), len(blocks))
             unbelieved = epochs > self._epoch + (EPOCHS_AHEAD if self.layout is not None else EPOCH_JUMP)
-            if unbelieved.any():
+            impossible = (numbers < 0) | (numbers > LARGEST) | (epochs < 0) | (np.isinf(ends) | (np.abs(ends) > LATEST)).any(axis=2)
+            if unbelieved.any() or impossible.any():
                 self.counts.unbelieved += int(unbelieved.sum())
-                ends = np.where(unbelieved[..., None], np.nan, ends)  # as if nobody had completed them
+                self.counts.impossible += int(impossible.sum())
+                ends = np.where((unbelieved | impossible)[..., None], np.nan, ends)  # as if nobody had completed them
             ends = np.minimum(ends + np.array(offsets)[:, None, None], mark.time)
             self._steps.report(self._ticks, np.stack(places), schema.names, numbers, epochs, ends, values)
 

@@ -1,5 +1,7 @@
 """`JobSnapshots`: the job snapshot of each frame. No clock and no chance: the same frames give the same snapshots."""
 
+from collections.abc import Collection
+
 import msgspec
 import numpy as np
 
@@ -53,9 +55,10 @@ class JobSnapshots:
             self._sent[frame.job] = frame.layout
         return snapshot
 
-    def forget(self, jobs: set[str]) -> None:
+    def forget(self, jobs: Collection[str]) -> None:
         """Forget every job but these."""
-        self._sent = {name: layout for name, layout in self._sent.items() if name in jobs}
+        if len(self._sent) > len(jobs):
+            self._sent = {name: layout for name, layout in self._sent.items() if name in jobs}
 
 
 def _step(step: Step) -> SnapshotStep:

@@ -44,6 +44,17 @@ class StepAssembly:
         self.late = 0
         """Reports of steps that had already gone into a frame."""
 
+    @property
+    def names_known(self) -> int:
+        """How many workers have ever reported."""
+        return len(self._names)
+
+    def forget(self) -> None:
+        """Forget the workers, and the steps that not all of them have reported: numbers of `ids_of` are no longer valid."""
+        self._ids.clear()
+        self._names.clear()
+        self._pending.clear()
+
     def ids_of(self, workers: Sequence[str]) -> Integers:
         """Numbers that stand for these workers in `report`."""
         return np.array([self._id_of(worker) for worker in workers], dtype=np.int64)
@@ -138,7 +149,8 @@ class StepAssembly:
             for column, name in enumerate(report.names):
                 if name not in values:
                     values[name] = np.full(len(workers), np.nan, dtype=np.float32)
-                values[name][rows[known]] = report.values[known, column]
+                with np.errstate(over="ignore"):
+                    values[name][rows[known]] = report.values[known, column]
         if end == -np.inf:
             return None
         return Step(number=key[1], epoch=key[0], workers=workers, end=end, values=values)

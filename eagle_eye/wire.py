@@ -65,10 +65,13 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no record."""
 
 SCHEMAS_KEPT = 16_384
-"""The oldest schema is forgotten beyond so many: a node that invents names cannot fill the memory."""
+SCHEMA_BYTES_KEPT = 16 << 20
+"""Beyond so many schemas, or bytes of their names, the oldest that no batch has used is forgotten: a node that invents names cannot fill the memory."""
 SHAPES_KEPT = 65_536
+SHAPE_BYTES_KEPT = 64 << 20
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+_Name = Annotated[str, msgspec.Meta(max_length=400)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 
 
@@ -103,9 +106,9 @@ class Shape(NamedTuple):
 class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The header of a batch: what changes every second, and the shape, which hardly ever does."""
 
-    node: str
-    incarnation: str
-    job: str
+    node: _Name
+    incarnation: _Name
+    job: _Name
     number: _Count
     time: Time
     shape: bytes
@@ -144,6 +147,8 @@ class Schemas:
     def __init__(self) -> None:
         self._records: OrderedDict[str, SchemaRecord] = OrderedDict()
         self._known: dict[tuple[str, Kind, tuple[str, ...], bool], SchemaRecord] = {}
+        self._used: set[str] = set()
+        self._bytes = 0
 
     def schema_of(self, reading: Reading | StepReading) -> SchemaRecord:
         """The schema of a reading; its id is the same on every machine."""
@@ -164,19 +169,28 @@ class Schemas:
             return False
         self._records[record.id] = record
         self._known[record.source, record.kind, record.names, record.steps] = record
-        while len(self._records) > SCHEMAS_KEPT:
-            _, oldest = self._records.popitem(last=False)
-            self._known.pop((oldest.source, oldest.kind, oldest.names, oldest.steps), None)
+        self._bytes += _size_of(record)
+        while len(self._records) > 1 and (len(self._records) > SCHEMAS_KEPT or self._bytes > SCHEMA_BYTES_KEPT):
+            self._forget_one()
         return True
+
+    def _forget_one(self) -> None:
+        """The oldest that was never asked for; the oldest of all where none is left of these."""
+        oldest = self._records.pop(next((known for known in self._records if known not in self._used), next(iter(self._records))))
+        self._known.pop((oldest.source, oldest.kind, oldest.names, oldest.steps), None)
+        self._used.discard(oldest.id)
+        self._bytes -= _size_of(oldest)
 
     def get(self, schema_id: str) -> SchemaRecord:
         """Raises WireError if the schema has not come yet: it comes with the next bootstrap records of the stream."""
         try:
-            return self._records[schema_id]
+            found = self._records[schema_id]
         except KeyError:
             raise WireError(
                 f"schema {schema_id!r} is not known yet: it comes with the next bootstrap records of the stream"
             ) from None
+        self._used.add(schema_id)
+        return found
 
     def __contains__(self, schema_id: str) -> bool:
         return schema_id in self._records
@@ -207,6 +221,7 @@ class RecordReader:
 
     def __init__(self) -> None:
         self._shapes: dict[bytes, Shape] = {}
+        self._shape_bytes = 0
 
     def read(self, payload: bytes) -> Sealed:
         """Raises NewerVersion or WireError, as `decode` does."""
@@ -231,8 +246,10 @@ class RecordReader:
         return SealedBatch(header, shape, payload, begin)
 
     def _learn(self, data: bytes) -> Shape:
-        if len(self._shapes) >= SHAPES_KEPT:
+        self._shape_bytes += len(data)
+        if len(self._shapes) >= SHAPES_KEPT or self._shape_bytes > SHAPE_BYTES_KEPT:
             self._shapes.clear()
+            self._shape_bytes = len(data)
         shape = self._shapes[data] = _shape_of(_SHAPE_DECODER.decode(data))
         return shape
 
@@ -285,6 +302,10 @@ def step_arrays(data: bytes, rows: int, workers: int, width: int, count: int = 1
     )
     blocks = np.frombuffer(data, dtype=layout, count=count)
     return blocks["numbers"], blocks["epochs"], blocks["ends"], blocks["values"]
+
+
+def _size_of(schema: SchemaRecord) -> int:
+    return len(schema.id) + len(schema.source) + sum(map(len, schema.names)) + 64 * len(schema.names)
 
 
 def _kind_of(payload: bytes) -> int:

@@ -161,6 +161,7 @@ _LOST = {
     "eagle_eye_spool_dropped_records_total": "records of the server that found no room",
     "eagle_eye_node_dropped_records_total": "records of nodes that found no room",
     "eagle_eye_partition_dead_letters_total": "records that could not be read",
+    "eagle_eye_leader_dead_letters_total": "findings, incidents and snapshots that the leader could not use",
     "eagle_eye_history_skipped_blocks_total": "blocks without a schema",
     "eagle_eye_history_failures_total": "writes of the history that failed",
 }

@@ -1,10 +1,10 @@
 """The claims that a detector has open, so that it yields changes only: a new claim, a revision, a withdrawal."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from eagle_eye.types import LARGEST, Claim, Entity, Event, Evidence
+from eagle_eye.event_attributes import integer_attribute
+from eagle_eye.types import Claim, Entity, Event, Evidence
 
 
 @dataclass(slots=True)
@@ -64,21 +64,3 @@ def epoch_over(event: Event) -> int:
     """The newest epoch that an event of `ends_epoch` ends; -1 if the event does not name it."""
     epoch = integer_attribute(event, "epoch")
     return epoch - 1 if event.name == "epoch.started" else epoch
-
-
-def integer_attribute(event: Event, name: str) -> int:
-    """An attribute of an event as an integer; -1 if it is missing, not an integer, or larger than any count."""
-    try:
-        number = int(event.attributes.get(name, ""))
-    except ValueError:
-        return -1
-    return number if abs(number) <= LARGEST else -1
-
-
-def float_attribute(event: Event, name: str) -> float:
-    """An attribute of an event as a float; 0.0 if it is missing or not a finite number."""
-    try:
-        number = float(event.attributes.get(name, ""))
-    except ValueError:
-        return 0.0
-    return number if math.isfinite(number) else 0.0

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from eagle_eye.activity.last_collective import LastCollective
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.types import Event, Evidence
-
-from .active_claims import integer_attribute
 
 
 def collectives_of(reports: Mapping[str, Event]) -> dict[str, LastCollective]:

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Doubles, Event, Evidence
-
-from .active_claims import float_attribute, integer_attribute
 
 COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", "activity", "marks", "activity_seen_s")
 STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS, SEEN = range(len(COLUMNS))
@@ -24,6 +23,8 @@ Who waits for its GPU may wait there for a collective of NCCL: of that the mark 
 COMMUNICATION, DATA, OTHER = (float(PHASES.index(name)) for name in ("communication", "data", "other"))
 PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
 STOPPED = float(ord("T"))
+PRINTABLE = (ord("!"), ord("~"))
+"""Letters of process states are among these."""
 
 Truths = NDArray[np.bool_]
 
@@ -48,8 +49,8 @@ class WorkerPositions(NamedTuple):
     def line(self, index: int) -> str:
         """One worker's position as text for a line of evidence."""
         row = self.table[index]
-        phase = PHASES[int(row[PHASE])] if np.isfinite(row[PHASE]) else "an unknown phase"
-        state = chr(int(row[STATE])) if np.isfinite(row[STATE]) else "?"
+        phase = PHASES[int(row[PHASE])] if 0 <= row[PHASE] < len(PHASES) else "an unknown phase"
+        state = chr(int(row[STATE])) if PRINTABLE[0] <= row[STATE] <= PRINTABLE[1] else "?"
         step = f"step {row[STEP]:.0f}, mark {row[STEP_MARKS]:.0f} of it" if np.isfinite(row[STEP]) else "an unknown step"
         age = f" for {row[AGE]:.1f} s" if np.isfinite(row[AGE]) else ""
         doing = self.doing.get(self.workers[index], "")

@@ -2,15 +2,24 @@
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
-from eagle_eye.types import Claim, Finding, Mark
+from eagle_eye.types import Claim, Evidence, Finding, Mark
 
 from .open_findings import OpenFindings, detector_digest
 
+LONGEST_TEXT = 4_000
+"""Characters of one line of evidence: a program's message may have millions."""
+MOST_LINES = 256
+LARGEST_REAL = 1e300
+LONG_AGO = 6e10
+"""Beyond these no reader takes a number or a time."""
 FAILURES = 3
 """A detector that raises so many times in a row is muted."""
 Notify = Callable[[str, str], None]
@@ -39,7 +48,9 @@ class DetectorSet:
         self.findings = OpenFindings(job)
         self._job = job
         self._notify = notify
-        self._detectors = [_slot(name, detector) for name, detector in prototypes]
+        self._prototypes = prototypes
+        self._detectors: list[_Slot] | None = None
+        """Made with the first frame: a name that nothing comes of costs nothing."""
         self._ticks = 0
 
     def evaluate(self, frame: Frame, mark: Mark) -> list[Finding]:
@@ -47,7 +58,7 @@ class DetectorSet:
         if frame.tick:
             self._ticks += 1
         found = []
-        for slot in self._detectors:
+        for slot in self._slots:
             due = not frame.tick or self._ticks % getattr(slot.detector, "every", 1) == 0
             if slot.muted or not due:
                 continue
@@ -59,13 +70,21 @@ class DetectorSet:
 
     def reconfigure(self, prototypes: Sequence[tuple[str, Detector]]) -> None:
         """Replace the detectors; those whose configuration is unchanged keep their state."""
-        before = {(slot.name, slot.digest): slot for slot in self._detectors}
-        slots = [_slot(name, detector) for name, detector in prototypes]
-        self._detectors = [before.get((slot.name, slot.digest), slot) for slot in slots]
+        self._prototypes = prototypes
+        if self._detectors is not None:
+            before = {(slot.name, slot.digest): slot for slot in self._detectors}
+            slots = [_slot(name, detector) for name, detector in prototypes]
+            self._detectors = [before.get((slot.name, slot.digest), slot) for slot in slots]
+
+    @property
+    def _slots(self) -> list[_Slot]:
+        if self._detectors is None:
+            self._detectors = [_slot(name, detector) for name, detector in self._prototypes]
+        return self._detectors
 
     def _claims(self, slot: _Slot, frame: Frame) -> Iterable[Claim]:
         try:
-            claims = list(slot.detector.update(frame))
+            claims = [_writable(claim, frame.time) for claim in slot.detector.update(frame)]
             _check(claims)
         except Exception as error:  # noqa: BLE001 -- a detector is foreign code: the others must go on
             slot.failures += 1
@@ -90,3 +109,27 @@ def _check(claims: Iterable[Claim]) -> None:
     for claim in claims:
         if not claim.evidence:
             raise ValueError(f"claims {claim.kind} about {claim.entity} without evidence")
+
+
+def _writable(claim: Claim, now: float) -> Claim:
+    """The claim as a record can hold it: what a program says or logs may be of any length, and no number."""
+    evidence = claim.evidence
+    if len(evidence) > MOST_LINES or not all(map(_is_writable, evidence)):
+        evidence = tuple(map(_written, evidence[:MOST_LINES]))
+    since = claim.since if abs(claim.since) < LONG_AGO else now
+    score = claim.score if math.isfinite(claim.score) else 0.0
+    if evidence is claim.evidence and (since, score) == (claim.since, claim.score):
+        return claim
+    return msgspec.structs.replace(claim, evidence=evidence, since=since, score=score)
+
+
+def _is_writable(line: Evidence) -> bool:
+    return len(line.text) <= LONGEST_TEXT and _number(line.value) == line.value and _number(line.threshold) == line.threshold
+
+
+def _written(line: Evidence) -> Evidence:
+    return msgspec.structs.replace(line, text=line.text[:LONGEST_TEXT], value=_number(line.value), threshold=_number(line.threshold))
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < LARGEST_REAL else None

@@ -37,6 +37,12 @@ GENERATIONS, NUMBERS = 10**6, 10**9
 """So far may the next be beyond it: a lease changes its owner more rarely, and a partition has a mark a second for 31 years."""
 RETIRE_TICKS = 900
 """A job without a record for so many ticks is dropped and its findings are withdrawn."""
+UNDECLARED = 64
+"""Jobs without a layout that are evaluated at most: a writer that invents names must not keep the others waiting."""
+IDLE = "idle/"
+"""Of the job of a node that has none."""
+CLOCKS_TOLD = 64
+"""Nodes of one job whose wrong clocks are told."""
 Prototypes = Sequence[tuple[str, Detector]]
 Configure = Callable[[ConfigChange], Prototypes]
 """Detectors of a configuration; raises an EagleEyeError to refuse it as a whole."""
@@ -67,8 +73,15 @@ class JobEvaluation:
         """Events wait for the next mark to be evaluated."""
         self.idle_ticks = 0
         """Ticks since the last record."""
-        self.told_unbelieved = False
-        """It was said that some of its records name epochs that cannot be."""
+        self.told_unbelieved = self.told_impossible = False
+        """It was said that some of its records name epochs that cannot be; or steps."""
+        self.told_ahead: set[str] = set()
+        """Nodes whose clocks were said to be ahead, and are."""
+
+    @property
+    def undeclared(self) -> bool:
+        """No launcher has told of it, and it is no idle node."""
+        return self.builder.layout is None and not self.name.startswith(IDLE)
 
 
 class Evaluator:
@@ -104,6 +117,7 @@ class Evaluator:
         self._notify_callback = notify or _log_only
         self._pending_config: ConfigChange | None = None
         self._topology: Topology | None = None
+        self._told_undeclared = False
 
     def take(self, record: wire.Sealed) -> Evaluation | None:
         """Take the next record of the partition; returns an Evaluation for each valid mark, else None.
@@ -113,16 +127,11 @@ class Evaluator:
         if isinstance(record, Mark):
             self._check(record)
             return self._take_mark(record)
-        if isinstance(record, SchemaRecord):
-            self.schemas.add(record)
-        elif isinstance(record, ConfigChange):
-            self._pending_config = record
-        else:
-            try:
-                self._feed(record)
-            except Exception as error:  # boundary: what one record leads to must not end the detection on all others
-                _log.exception("a record cannot be used")
-                raise WireError(f"the record cannot be used: {type(error).__name__}: {error}") from error
+        try:
+            self._take_in(record)
+        except Exception as error:  # boundary: what one record leads to must not end the detection on all others
+            _log.exception("a record cannot be used")
+            raise WireError(f"the record cannot be used: {type(error).__name__}: {error}") from error
         return None
 
     def open_findings(self) -> tuple[Finding, ...]:
@@ -150,6 +159,14 @@ class Evaluator:
         return records
 
     # --- records -------------------------------------------------------------------------------------------------
+
+    def _take_in(self, record: wire.SealedBatch | Event | Layout | Baseline | SchemaRecord | ConfigChange) -> None:
+        if isinstance(record, SchemaRecord):
+            self.schemas.add(record)
+        elif isinstance(record, ConfigChange):
+            self._pending_config = record
+        else:
+            self._feed(record)
 
     def _feed(self, record: wire.SealedBatch | Event | Layout | Baseline) -> None:
         name = record.header.job if isinstance(record, wire.SealedBatch) else record.job
@@ -191,6 +208,7 @@ class Evaluator:
         evaluation = Evaluation(mark)
         if mark.mark == "tick":
             self._change_config()
+            self._drop_undeclared(evaluation)
             for job in list(self.jobs.values()):
                 self._guarded(job, evaluation, self._tick)
         else:
@@ -223,9 +241,34 @@ class Evaluator:
             return
         self._evaluate(job, job.window.add(job.builder.tick(evaluation.mark)), evaluation)
         self._tell_unbelieved(job)
+        self._tell_clocks(job)
+
+    def _drop_undeclared(self, evaluation: Evaluation) -> None:
+        """Of the jobs that no launcher has told of, those that were silent for longest, and of these the newest, go first."""
+        undeclared = [job for job in self.jobs.values() if job.undeclared]
+        undeclared.sort(key=lambda job: job.idle_ticks)
+        beyond = undeclared[UNDECLARED:]
+        for job in beyond:
+            self._drop(job, evaluation, f"more than {UNDECLARED} jobs report that no launcher has declared")
+        if beyond and not self._told_undeclared:
+            text = f"{len(undeclared)} jobs report of which no launcher has told: {UNDECLARED} of them are evaluated, {beyond[-1].name[:100]!r} and others are not"
+            self._notify("claim.refused", text)
+        self._told_undeclared = bool(beyond)
+
+    def _tell_clocks(self, job: JobEvaluation) -> None:
+        """Once for each node as long as its clock is ahead."""
+        ahead = job.builder.ahead
+        for node in [node for node in ahead if node not in job.told_ahead]:
+            if len(job.told_ahead) < CLOCKS_TOLD:
+                job.told_ahead.add(node)
+                self._notify("clock.skewed", f"the clock of {node} is {ahead[node]:.0f} s ahead: times that it reports are not believed; set it right, for example with chrony")
+        job.told_ahead -= {node for node in job.told_ahead if node in job.builder.reporting_now and node not in ahead}
 
     def _tell_unbelieved(self, job: JobEvaluation) -> None:
         """Once for each job: more of the same is counted."""
+        if job.builder.counts.impossible and not job.told_impossible:
+            job.told_impossible = True
+            self._notify("claim.refused", f"steps of {job.name} are not believed: their number, epoch or time cannot be")
         count = job.builder.counts.unbelieved
         if count and not job.told_unbelieved:
             job.told_unbelieved = True
@@ -245,7 +288,9 @@ class Evaluator:
         if self._configure is not None:
             try:
                 self._detectors = self._configure(change)
-            except EagleEyeError as error:
+            except Exception as error:  # noqa: BLE001 -- boundary: it came over the stream, and would end the detection of each owner that reads it
+                if not isinstance(error, EagleEyeError):
+                    _log.exception("configuration %s cannot be used", change.digest)
                 self._notify("config.refused", f"configuration {change.digest} is not used: {error}")
                 return
             for job in self.jobs.values():

@@ -138,7 +138,7 @@ class HotWindow:
 
     def _drop_old(self) -> None:
         for rows in self._kinds.values():
-            while rows.rows and rows.rows[0].time <= self._time - self._seconds:
+            while rows.rows and not self._time - self._seconds < rows.rows[0].time <= self._time:  # a clock that was set back leaves rows of the future
                 self._bytes -= rows.drop_oldest()
         while self._bytes > self._limit:
             largest = max(self._kinds.values(), key=lambda rows: sum(row.bytes for row in rows.rows))

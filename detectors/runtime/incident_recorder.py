@@ -17,12 +17,15 @@ from eagle_eye.errors import StreamError, WireError
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
 from eagle_eye.stream.start_offset import offset_before
 from eagle_eye.types import Finding, Incident, digest_of
+from eagle_eye.wire import UNREADABLE
 
 BEFORE_S = 600.0
 COPIED_AT_ONCE = 4096
 """Records copied per incident and tick, so that evaluation never waits long for the disk."""
 LIMIT_BYTES = 1 << 30
 """A file grows to at most so many bytes."""
+LONGEST = 64 << 20
+"""Bytes of one message: more than a stream takes."""
 FILES_OPEN = 32
 """Incidents recorded at the same time; further ones are not recorded."""
 MAGIC = b"eagle-eye records 1\n"
@@ -172,10 +175,12 @@ def read_records(path: Path) -> Iterator[Message]:
             raise WireError(f"{path} does not begin as a file of records does; give one of records/ or a live topic")
         decoder = msgspec.msgpack.Decoder(Message)
         while len(length := file.read(_LENGTH.size)) == _LENGTH.size:
-            data = file.read(_LENGTH.unpack(length)[0])
+            size = _LENGTH.unpack(length)[0]
+            if size > LONGEST:
+                return
             try:
-                yield decoder.decode(data)
-            except msgspec.MsgspecError:
+                yield decoder.decode(file.read(size))
+            except UNREADABLE:
                 return
 
 

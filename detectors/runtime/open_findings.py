@@ -8,6 +8,8 @@ import msgspec
 
 from eagle_eye.types import Claim, Entity, Evidence, Finding, Kind, Mark, digest_of
 
+OPEN_MOST = 10_000
+"""Findings of one job that are open at the same time: more tell nobody anything, and names of entities come over a wire."""
 _Key = tuple[str, Kind, str, str]
 """detector, kind of entity, its name, kind of finding"""
 
@@ -67,7 +69,7 @@ class OpenFindings:
         }
 
     def _opened(self, key: _Key, digest: str, claim: Claim, mark: Mark) -> Finding | None:
-        if not claim.active:
+        if not claim.active or len(self._open) >= OPEN_MOST:
             return None
         finding = Finding(
             id=finding_id(self._job, key[0], claim.entity, claim.kind, mark.number),

@@ -7,6 +7,7 @@ import msgspec
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Position, Stream
 from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.types import Finding, Incident
+from eagle_eye.wire import UNREADABLE
 
 FAR = 20_000
 """A record so many offsets back is written again, so that the next owner need not read that far back."""
@@ -60,7 +61,10 @@ class OpenRecordOffsets:
             while messages := self._stream.read(topic, each, offset, _READ):
                 offset = messages[-1].offset + 1
                 for message in messages:
-                    result = decoder.decode(message.value)
+                    try:
+                        result = decoder.decode(message.value)
+                    except UNREADABLE:
+                        continue  # the leader keeps it aside
                     if result.id not in newest or result.revision > newest[result.id][0].revision:
                         newest[result.id] = result, Position(each, message.offset)
         ours = [(result, place) for result, place in newest.values() if self._is_ours(result)]

@@ -161,7 +161,10 @@ def _keyed(recorded: list[tuple[str, bytes]]) -> dict[_Key, tuple[Finding | Inci
     """By topic, id and revision; written twice with the same bytes (at least once) counts once."""
     result: dict[_Key, tuple[Finding | Incident, bytes]] = {}
     for topic, value in recorded:
-        noun: Finding | Incident = msgspec.json.decode(value, type=_NOUNS[topic])
+        try:
+            noun: Finding | Incident = msgspec.json.decode(value, type=_NOUNS[topic])
+        except wire.UNREADABLE:
+            continue  # nobody has read it
         result.setdefault((topic, noun.id, noun.revision), (noun, value))
     return result
 

@@ -8,7 +8,7 @@ Frames are built only from records that were read, marks included, so a replay o
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,7 @@ class Runner:
         self._follower = Tailer(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
         self._open_records = OpenRecordOffsets(stream, partition)
-        self._output = OutputBuffer(stream, self._open_records.written)
+        self._output = OutputBuffer(stream, self._open_records.written, lambda why: self._notify("record.refused", why))
         self._new_evaluator = partial(Evaluator, detectors, diagnoser, topology=topology, configure=configure, notify=self._notify)
         self._background: BackgroundCatchUp | None = None
         self._ready = self._unavailable = self._caught_up = False
@@ -276,7 +276,7 @@ class Runner:
         self.counts.frames += len(evaluation.frames)
         self.counts.findings += len(findings)
         self.counts.incidents += len(incidents)
-        snapshots = [snapshot for snapshot in map(self._job_snapshots.of, evaluation.frames) if snapshot is not None] if self._marks is not None else []
+        snapshots = self._snapshots_of(evaluation.frames) if self._marks is not None else []
         self._output.add_results(incidents, findings, snapshots)
         try:
             self._output.flush()
@@ -290,6 +290,17 @@ class Runner:
         self._record(evaluation)
         if not self._output:
             self._stream.commit(RUNNER_GROUP, OBSERVATIONS, self._partition, self.offset)
+
+    def _snapshots_of(self, frames: Sequence[Frame]) -> list[JobSnapshot]:
+        snapshots = []
+        for frame in frames:
+            try:
+                snapshots.append(self._job_snapshots.of(frame))
+            except Exception as error:  # noqa: BLE001 -- boundary: what one job's records lead to must not end the detection on the others
+                _log.exception("a frame of %s has no snapshot", frame.job)
+                self._notify("job.failing", f"a frame of {frame.job} has no snapshot: {type(error).__name__}: {error}")
+        self._job_snapshots.forget(self.evaluator.jobs.keys())
+        return [snapshot for snapshot in snapshots if snapshot is not None]
 
     def _learn(self, learner: BaselineLearner, evaluation: Evaluation) -> None:
         """Fitted baselines are written as records, so that they take effect at the same record in every replay."""

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from eagle_eye.errors import StreamRefused
 from eagle_eye.frames import Frame
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Position, Stream
 from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
@@ -28,10 +29,14 @@ class _Record(NamedTuple):
 class OutputBuffer:
     """Not thread-safe. Successive records of one topic are appended together."""
 
-    def __init__(self, stream: Stream, written: Callable[[str, Incident | Finding, Position], None]) -> None:
-        """`written`: called with (topic, incident or finding, position) for each that the stream has acknowledged."""
+    def __init__(
+        self, stream: Stream, written: Callable[[str, Incident | Finding, Position], None], refused: Callable[[str], None] = _log.warning
+    ) -> None:
+        """`written`: called with (topic, incident or finding, position) for each that the stream has acknowledged; `refused`: with the reason
+        for each that it can never take."""
         self._stream = stream
         self._written = written
+        self._refused = refused
         self._pending: deque[_Record] = deque()
 
     def __len__(self) -> int:
@@ -53,11 +58,26 @@ class OutputBuffer:
         while self._pending:
             topic = self._pending[0].topic
             together = list(takewhile(lambda each: each.topic == topic, islice(self._pending, AT_ONCE)))  # noqa: B023 -- used at once
-            places = self._stream.append(topic, [(each.key, each.value) for each in together])
-            for record, place in zip(together, places, strict=True):
+            try:
+                self._append(topic, together)
+            except StreamRefused:
+                self._append_each(topic, together)
+
+    def _append_each(self, topic: str, records: list[_Record]) -> None:
+        """One of them can never be taken: it must not keep the others waiting."""
+        for record in records:
+            try:
+                self._append(topic, [record])
+            except StreamRefused as error:
                 self._pending.popleft()
-                if record.noun is not None:
-                    self._written(topic, record.noun, place)
+                self._refused(str(error))
+
+    def _append(self, topic: str, records: list[_Record]) -> None:
+        places = self._stream.append(topic, [(each.key, each.value) for each in records])
+        for record, place in zip(records, places, strict=True):
+            self._pending.popleft()
+            if record.noun is not None:
+                self._written(topic, record.noun, place)
 
 
 class Subscribers(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 import msgspec
 from sqlalchemy import Connection, Engine, Table, insert, inspect, select, update
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import LedgerError, LedgerUnavailable, LedgerVersion, Stale
+from eagle_eye.errors import LedgerError, LedgerRefused, LedgerUnavailable, LedgerVersion, Stale
 
 from . import tables
 from .sqlite import SqliteDialect
@@ -158,8 +158,12 @@ class Database:
         try:
             yield
         except DBAPIError as error:
+            if isinstance(error, DataError | IntegrityError):
+                raise LedgerRefused(f"{self._name} cannot take a row: {error.orig}") from error
             kind = LedgerUnavailable if self._dialect.is_disconnect(error) else LedgerError
             raise kind(self._dialect.describe(error.orig)) from error
+        except (UnicodeError, OverflowError) as error:  # raised by the driver itself, for a text or a number
+            raise LedgerRefused(f"{self._name} cannot take a row: {error}") from error
         except SQLAlchemyError as error:
             raise LedgerError(f"{self._name}: {error}") from error
         except msgspec.MsgspecError as error:

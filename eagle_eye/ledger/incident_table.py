@@ -3,7 +3,7 @@
 import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from eagle_eye.errors import LedgerError
+from eagle_eye.errors import LedgerError, LedgerRefused
 from eagle_eye.types import Incident, IncidentState
 
 from .database import Database, patient, to_json
@@ -20,7 +20,7 @@ class IncidentTable(Database):
         """Keep a revision, and the state if it has changed at `time` (the revision's if it is not given).
 
         A revision that is not newer than the kept one is no news (at-least-once delivery): it is dropped, and the
-        answer is False. LedgerError for a state that cannot follow the present one.
+        answer is False. LedgerRefused for a state that cannot follow the present one.
         """
         with self._writing() as connection:
             row = connection.execute(
@@ -44,7 +44,7 @@ class IncidentTable(Database):
 
     @patient
     def move_incident(self, incident: str, state: IncidentState, time: float) -> None:
-        """Change the state alone. LedgerError if there is no such incident or the state cannot follow."""
+        """Change the state alone. LedgerError if there is no such incident, LedgerRefused if the state cannot follow."""
         with self._writing() as connection:
             present = connection.execute(select(incidents.c.state).where(incidents.c.id == incident)).scalar()
             if present is None:
@@ -95,7 +95,7 @@ class IncidentTable(Database):
             return
         if state not in EDGES[present]:
             possible = ", ".join(sorted(EDGES[present])) or "nothing"
-            raise LedgerError(f"incident {incident} cannot go from {present or 'nothing'} to {state}: only to {possible}")
+            raise LedgerRefused(f"incident {incident} cannot go from {present or 'nothing'} to {state}: only to {possible}")
         table = incident_states
         number = connection.execute(select(func.count()).select_from(table).where(table.c.incident == incident)).scalar()
         connection.execute(insert(table).values(incident=incident, number=number, state=str(state), time=time))

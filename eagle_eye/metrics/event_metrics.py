@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.types import Event
 
 NAMES_KEPT = 64
@@ -30,8 +31,7 @@ class EventMetrics:
             if event.name in ("collector.failing", "collector.recovered"):
                 self._collector(event)
             elif event.name == "spool.dropped":
-                count = event.attributes.get("count", "")
-                self._dropped += int(count) if count.isdecimal() else 1
+                self._dropped += max(1, integer_attribute(event, "count"))
 
     def collect(self) -> Iterator[Metric]:
         """Four families."""

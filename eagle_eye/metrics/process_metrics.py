@@ -51,6 +51,8 @@ class ProcessMetrics:
     """Records of this process that found no room."""
     waiting_plans: int = 0
     """Plans that wait for an operator's approval."""
+    bad_records: int = 0
+    """Findings, incidents and snapshots that the leader could not use."""
     clocks: Mapping[str, float] = field(default_factory=dict)
     """Node → seconds that its clock is ahead, of those that are off."""
 
@@ -88,6 +90,7 @@ def _leading(values: ProcessMetrics) -> Iterator[Metric]:
         sessions.add_metric([peer], values.sessions.get(peer, 0))
     yield sessions
     yield GaugeMetricFamily("eagle_eye_plans_awaiting_approval", "Plans that wait for an operator's approval.", value=values.waiting_plans)
+    yield CounterMetricFamily("eagle_eye_leader_dead_letters", "Findings, incidents and snapshots that the leader could not use.", value=values.bad_records)
     clocks = GaugeMetricFamily("eagle_eye_node_clock_offset_seconds", "Of nodes whose clocks are off, the farthest: seconds ahead, negative: behind.", labels=["node"])
     for node in sorted(values.clocks, key=lambda node: -abs(values.clocks[node]))[:CLOCKS_SHOWN]:
         clocks.add_metric([node], values.clocks[node])

@@ -1,6 +1,6 @@
 """Messages of the control channel as plain frozen values; only this package knows protobuf."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -9,6 +9,10 @@ from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, Permanen
 
 Body = dict[str, Any]
 """JSON: strings, numbers, lists, dicts and the nouns of eagle_eye/types/, which arrive as dicts (`msgspec.convert`)."""
+
+LONGEST_S = 10 * 365 * 86_400.0
+Period = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_S)]
+"""Seconds, up to ten years; neither NaN nor infinite."""
 
 ErrorKind = Literal["stale", "denied", "temporary", "permanent", "control"]
 
@@ -136,7 +140,7 @@ class Decision(ControlMessage, frozen=True, kw_only=True):
     """Empty on the way to the server: the person whom the token names."""
     digest: str = ""
     """Of the plan that the person saw; the server refuses a decision without one."""
-    valid_s: float = 0.0
+    valid_s: Period = 0.0
     """How long the approval is valid; 0: as long as the server's configuration says."""
     note: str = ""
     tenant: str = ""
@@ -169,7 +173,7 @@ class SilenceCommand(ControlMessage, frozen=True, kw_only=True):
     """Pattern of tenant/name/run, the run may be left out; empty: every job."""
     node: str = ""
     cause: str = ""
-    seconds: float = 0.0
+    seconds: Period = 0.0
     reason: str = ""
     ahead: bool = False
     """What it is for may not be known yet."""
@@ -184,8 +188,8 @@ class MaintenanceCommand(ControlMessage, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     """Patterns."""
     jobs: tuple[str, ...] = ()
-    begins_in_s: float = 0.0
-    seconds: float = 0.0
+    begins_in_s: Period = 0.0
+    seconds: Period = 0.0
     reason: str = ""
     ahead: bool = False
     """What it is for may not be known yet."""

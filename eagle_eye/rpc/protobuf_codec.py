@@ -1,6 +1,6 @@
 """Encodes the values of control_messages.py as protobuf and decodes them; bodies are JSON."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from .control_messages import (
     Body,
     BreakerCommand,
     Command,
+    ControlMessage,
     ControlResult,
     Decision,
     Failure,
@@ -29,6 +30,7 @@ from .control_messages import (
 
 ORDERS: dict[str, type[OperatorCommand]] = {kind.__name__: kind for kind in (SilenceCommand, MaintenanceCommand, BreakerCommand, NoteCommand)}
 """Name of the message → what it means."""
+_Checked = TypeVar("_Checked", bound=ControlMessage)
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Room for the stacks and flight records of a node's workers."""
 
@@ -45,7 +47,7 @@ def decode_body(data: bytes) -> Body:
     """Body of a JSON object; nothing at all is an empty one. ControlError for anything else."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any]) if data else {}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ControlError(f"a control message holds no JSON object: {error}") from None
 
 
@@ -174,10 +176,8 @@ def encode_decision(decision: Decision) -> pb.Decision:
 
 
 def decode_decision(message: pb.Decision) -> Decision:
-    """An operator's decision from the wire."""
-    return Decision(
-        plan=message.plan, digest=message.digest, person=message.person, valid_s=message.valid_s, note=message.note
-    )
+    """An operator's decision from the wire. ControlError for a period that is none."""
+    return _checked({name: getattr(message, name) for name in ("plan", "digest", "person", "valid_s", "note")}, Decision)
 
 
 def encode_pending_plans_query(question: PendingPlansQuery) -> pb.PendingPlansQuery:
@@ -206,10 +206,17 @@ def encode_operator_command(order: OperatorCommand) -> Any:
 
 
 def decode_operator_command(message: Any) -> OperatorCommand:
-    """An order from the wire."""
+    """An order from the wire. ControlError for a period that is none."""
     kind = ORDERS[type(message).__name__]
     given = {name: getattr(message, name) for name in kind.__struct_fields__}
-    return msgspec.convert({name: value if isinstance(value, str | bool | float) else tuple(value) for name, value in given.items()}, kind)
+    return _checked({name: value if isinstance(value, str | bool | float) else tuple(value) for name, value in given.items()}, kind)
+
+
+def _checked(given: dict[str, Any], kind: type[_Checked]) -> _Checked:
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"{kind.__name__} holds a value that cannot be: {error}") from None
 
 
 def _verdict(failure: Failure | None) -> dict[str, Any]:

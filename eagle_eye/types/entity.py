@@ -17,10 +17,13 @@ LARGEST = 2**53
 """Beyond it a float does not tell two integers apart, and databases and numpy have no room for the next."""
 Number = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 """A step, an epoch, a generation, a count that goes on; -1: none. Checked where a record is read."""
-Time = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
-"""Seconds since 1970, for 3,000 years; neither NaN nor infinite."""
+LATEST = 1e11
+Time = Annotated[float, msgspec.Meta(ge=-6e10, le=LATEST)]
+"""Seconds since 1970, from the year 68 to the year 5138, which every calendar can show; neither NaN nor infinite."""
 Real = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 """Neither NaN nor infinite."""
+Name = Annotated[str, msgspec.Meta(max_length=400, pattern=r"\A[^\x00]*\Z")]
+"""What rows of a ledger are found by: databases index no longer text, and PostgreSQL holds no NUL."""
 
 if TYPE_CHECKING:
     Floats = NDArray[np.float32]

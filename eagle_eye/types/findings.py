@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from .entity import Entity, Noun, Number, Real, Time
+from .entity import Entity, Name, Noun, Number, Real, Time
 
 
 class Evidence(Noun, frozen=True, kw_only=True):
@@ -35,14 +35,14 @@ class Claim(Noun, frozen=True, kw_only=True):
 class Finding(Noun, frozen=True, kw_only=True):
     """A detector's claim, numbered. While it is open, a claim of the same detector, entity and kind is its next revision."""
 
-    id: str
+    id: Name
     revision: Number
     detector: str
     digest: str
     """Of the detector's name and configuration."""
-    job: str
+    job: Name
     entity: Entity
-    kind: str
+    kind: Name
     score: Real
     since: Time
     time: Time
@@ -89,10 +89,10 @@ class IncidentState(StrEnum):
 class Incident(Noun, frozen=True, kw_only=True):
     """One fault and its consequences: cause, culprits, evidence; revised as findings come and go."""
 
-    id: str
+    id: Name
     revision: Number
-    job: str
-    cause: str
+    job: Name
+    cause: Name
     """Name of a cause in detectors/diagnosis/causes.py: worker killed, node lost, python hang, ... or unknown."""
     culprits: tuple[Culprit, ...]
     """Empty when unknown: then no node is evicted."""

@@ -1,6 +1,6 @@
 """Job snapshots: the small summary of a frame that the leader needs, sent from the detect role through the stream."""
 
-from .entity import Noun, Number, Real, Time
+from .entity import Name, Noun, Number, Real, Time
 from .observations import Event, Layout
 
 
@@ -26,7 +26,7 @@ class SnapshotStep(Noun, frozen=True, kw_only=True):
 class JobSnapshot(Noun, frozen=True, kw_only=True):
     """Snapshot of one job at one mark. Identity: (job, generation, number); generation and number rise along the stream."""
 
-    job: str
+    job: Name
     generation: Number
     """Lease term of the partition's owner."""
     number: Number

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from .entity import Doubles, Entity, Floats, Integers, Kind, Noun, Number, Real, Time
+from .entity import Doubles, Entity, Floats, Integers, Kind, Name, Noun, Number, Real, Time
 
 EPOCH_JUMP = 1 << 20
 """How far an epoch may be beyond the highest one known of its job and still be believed: one that begins each second takes twelve days."""
@@ -25,7 +25,7 @@ class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
 class Layout(Noun, frozen=True, kw_only=True):
     """Placement of all ranks of a job in one epoch; its coordinator writes one into the stream at each transition."""
 
-    job: str
+    job: Name
     epoch: Number
     time: Time
     coordinator: str
@@ -130,7 +130,7 @@ class Event(Noun, frozen=True, kw_only=True):
 
     name: str
     """exit, exception, stall, session.opened, session.lost, peer.lost, epoch.started, epoch.failed, xid, gpu.lost, ... : docs/wire.md."""
-    job: str
+    job: Name
     entity: Entity
     time: Time
     node: str
@@ -150,7 +150,7 @@ class Baseline(Noun, frozen=True, kw_only=True):
 
     name: str
     """Name of the detector that reads it."""
-    job: str
+    job: Name
     digest: str
     fitted: Time
     data: bytes

@@ -2,24 +2,29 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from .entity import Noun, digest_of
+import msgspec
+
+from .entity import Noun, Time, digest_of
 from .findings import Incident, Severity
 from .observations import Layout, Telemetry, Topology
 from .suppression import Breaker, Silence, Window
+
+Workers = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+Weight = Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
 
 class Demand(Noun, frozen=True, kw_only=True):
     """Workers that an elastic job asks for and has; its coordinator reports it with each layout."""
 
-    declared: dict[str, int]
+    declared: dict[str, Workers]
     """Node → workers with which it was started there; it never gets more in total."""
-    workers_per_node: dict[str, int]
+    workers_per_node: dict[str, Workers]
     """Node → workers that it is allowed there now: `declared` less those that cannot be replaced, or the resized number."""
-    weight: float = 1.0
+    weight: Weight = 1.0
     """Weight of its progress in the cluster's objective (WAF)."""
-    workers_min: int = 1
+    workers_min: Workers = 1
     """Fewest workers with which it can run."""
 
     @property
@@ -221,8 +226,8 @@ class Approval(Noun, frozen=True, kw_only=True):
     digest: str
     person: str
     approved: bool
-    time: float
-    expires: float
+    time: Time
+    expires: Time
     incident: str = ""
     """Incident for which it was given; the same plan against a later fault needs a new approval."""
 

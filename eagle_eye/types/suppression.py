@@ -2,7 +2,7 @@
 
 from fnmatch import fnmatchcase
 
-from .entity import Noun
+from .entity import Noun, Time
 
 
 class Silence(Noun, frozen=True, kw_only=True):
@@ -16,8 +16,8 @@ class Silence(Noun, frozen=True, kw_only=True):
     id: str
     person: str
     reason: str
-    since: float
-    until: float
+    since: Time
+    until: Time
     job: str = "*"
     """Pattern of tenant/name/run; the run may be omitted."""
     node: str = "*"
@@ -39,8 +39,8 @@ class Window(Noun, frozen=True, kw_only=True):
     id: str
     person: str
     reason: str
-    since: float
-    until: float
+    since: Time
+    until: Time
     nodes: tuple[str, ...] = ()
     """Patterns of node names."""
     jobs: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class Breaker(Noun, frozen=True, kw_only=True):
     """Id of the plan whose outcome opened it."""
     incident: str
     reason: str
-    since: float
-    until: float | None = None
+    since: Time
+    until: Time | None = None
     """Time at which it was closed; None: it is open."""
     person: str = ""
     """Operator who closed it."""

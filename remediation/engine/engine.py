@@ -26,9 +26,10 @@ from .background_actions import BackgroundActions
 from .cluster_view import ClusterView
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
-from .execution import Execution, Start, in_thread
+from .execution import ActionReport, Execution, Start, in_thread
 from .failover import Failover
 from .guard_review import GuardReview
+from .handling_failures import HandlingFailures
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
 from .preconditions import Preconditions
@@ -59,6 +60,7 @@ class Engine:
         self._lock = threading.RLock()
         self._ledger, self._clock, self._settings = ledger, clock, settings or EngineSettings()
         self._execution = Execution(actions=actions, log=ledger, clock=clock, leads=leads, start=start, refusal=self._refusal)
+        self._failures = HandlingFailures(clock)
         self._state = state = EngineState(cluster_view=ClusterView(self._settings.switches))
         self._recorder = recorder = DecisionRecorder(state=state, ledger=ledger, clock=clock, publish=publish)
         self._review = review = GuardReview(
@@ -101,6 +103,7 @@ class Engine:
         return IncidentLoop(
             state=state, recorder=recorder, review=review, ledger=ledger, clock=clock, settings=settings,
             planner=planner, verifier=verifier, self_healing=self_healing, results=results, live=self._live, notify=self._notify,
+            failures=self._failures,
         )  # fmt: skip
 
     # --- what the server calls -----------------------------------------------------------------------------------
@@ -149,16 +152,16 @@ class Engine:
             self._state.job(snapshot.job).update(snapshot, calm=not has_open_fault)
 
     def tick(self) -> None:
-        """About twenty times a second."""
+        """About twenty times a second. Raises what ends the leader's term (handling_failures.py); all else is contained where it happens."""
         if not self._leads():
             return
         with self._lock:
             self._take_reports()
             self._loop.tick()
-            self._live.advance()
-            self._background.advance()
+            self._failures.contain("the live planner", self._live.advance)
+            self._failures.contain("what is carried out beside the incidents", self._background.advance)
             self._take_reports()
-            self._show(self._state.incidents)
+            self._failures.contain("a listener of the engine", lambda: self._show(self._state.incidents))
 
     def decide(self, decision: Decision, approved: bool) -> Body:
         """Approve or refuse a plan that waits for approval. Raises ControlError if it does not wait, has expired or has changed."""
@@ -224,12 +227,15 @@ class Engine:
 
     def _take_reports(self) -> None:
         for report in self._execution.reports():
-            tracked = self._state.incidents.get(report.plan.incident)
-            self._live.action_ended(report)
-            if self._background.holds(report.plan):
-                self._background.ended(report, self._action_undo.undone)
-            elif tracked is not None:
-                self._loop.handle(tracked, ActionEnded(report))
+            self._failures.contain(f"the report of plan {report.plan.id}", lambda report=report: self._take_report(report), once=True)
+
+    def _take_report(self, report: ActionReport) -> None:
+        tracked = self._state.incidents.get(report.plan.incident)
+        self._live.action_ended(report)
+        if self._background.holds(report.plan):
+            self._background.ended(report, self._action_undo.undone)
+        elif tracked is not None:
+            self._loop.contain(tracked, ActionEnded(report))
 
     def _notify(self, tracked: TrackedIncident, news: str) -> Plan:
         """Record the news for the incident's alert; the delivery worker sends it."""

@@ -12,6 +12,8 @@ from .verification import Verification
 
 KEPT = 1000
 """Incidents, and plans whose measured values are kept."""
+KEPT_JOBS = 10_000
+"""Names of jobs come over a wire: beyond so many those without a layout go first, of them the one that was heard of first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +35,12 @@ class EngineState:
 
     def job(self, name: str) -> JobState:
         """What is known of a job; a new one is added."""
-        return self.jobs.setdefault(name, JobState(name=name))
+        known = self.jobs.get(name)
+        if known is None:
+            if len(self.jobs) >= KEPT_JOBS:
+                del self.jobs[next((old for old, job in self.jobs.items() if job.layout is None or job.over), next(iter(self.jobs)))]
+            known = self.jobs[name] = JobState(name=name)
+        return known
 
     def incidents_of(self, job: str) -> list[TrackedIncident]:
         """Incidents of a job for which something is still to be done."""

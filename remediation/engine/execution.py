@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Literal, Protocol
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import CalledOff, EagleEyeError, PermanentError, Stale
+from eagle_eye.errors import CalledOff, EagleEyeError, LedgerError, PermanentError, Stale
 from eagle_eye.protocols import Action
 from eagle_eye.types import Plan, Progress
 
@@ -95,8 +95,8 @@ class Execution:
         self._start(f"{plan.action} {plan.id}", lambda: self._reports.put(self._run(plan)))
 
     def here(self, action: Action, plan: Plan) -> None:
-        """Carry out what takes no time, beside whatever is under way."""
-        for step in action.run(plan):
+        """Carry out what takes no time, beside whatever is under way. Raises what the ledger raises."""
+        for step in _steps_of(action, plan):
             self._write(plan, step)
 
     def reports(self) -> list[ActionReport]:
@@ -188,3 +188,13 @@ def _call_off(steps: Iterator[Progress], error: CalledOff) -> Progress | None:
         return throw(error)
     except StopIteration:
         return None
+
+
+def _steps_of(action: Action, plan: Plan) -> Iterator[Progress]:
+    """They end where the action ends by an error that is its own."""
+    try:
+        yield from action.run(plan)
+    except LedgerError:
+        raise
+    except Exception:  # boundary: an action may be a stranger's
+        log.exception("action %s of plan %s failed", plan.action, plan.id)

@@ -1,5 +1,6 @@
 """What a guard sees of the cluster, and what the guards say of a plan: asked together, each verdict recorded once."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Guard
-from eagle_eye.types import Plan, Situation, Verdict, Window
+from eagle_eye.types import Allow, Hold, Plan, Refuse, Situation, Verdict, Window
 from remediation.policy.engine_settings import EngineSettings
 
 from .engine_state import EngineState
@@ -15,6 +16,7 @@ from .execution import Execution
 from .tracked_incident import TrackedIncident
 
 VERDICTS_KEPT = 1000
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class GuardReview:
 
     def review(self, plan: Plan, situation: Situation) -> list[Verdict]:
         """The verdict of every guard, recorded. All are asked, so that the ledger holds every reason."""
-        verdicts = [guard(plan, situation) for guard in self.guards]
+        verdicts = [_verdict(guard, plan, situation) for guard in self.guards]
         for verdict in verdicts:
             self._record(plan, verdict)
         return verdicts
@@ -84,3 +86,16 @@ class GuardReview:
             while len(self._recorded) > VERDICTS_KEPT:
                 self._recorded.pop(next(iter(self._recorded)))
             self.ledger.save_verdict(plan, verdict, self.clock.now())
+
+
+def _verdict(guard: Guard, plan: Plan, situation: Situation) -> Verdict:
+    """Of one guard; one that fails, or answers with something else than a verdict, refuses: nobody knows what it would have held back."""
+    name = type(guard).__module__.rpartition(".")[2]
+    try:
+        verdict = guard(plan, situation)
+    except Exception as error:  # boundary: a guard may be a stranger's
+        log.exception("guard %s failed on plan %s", name, plan.id)
+        return Refuse(guard=name, reason=f"the guard failed ({type(error).__name__}: {error}): mend it, or set enabled = false in [guards.{name}]")
+    if isinstance(verdict, Allow | Hold | Refuse):
+        return verdict
+    return Refuse(guard=name, reason=f"the guard answered {type(verdict).__name__} in place of a verdict: mend it, or set enabled = false in [guards.{name}]")

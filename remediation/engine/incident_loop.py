@@ -5,6 +5,7 @@ docs/architecture.md. A pair without a handler changes nothing. The caller (Engi
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from .debounce import Debounce
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .guard_review import GuardReview
+from .handling_failures import HandlingFailures
 from .incident_phase import (
     ActionEnded,
     BudgetExhausted,
@@ -37,6 +39,7 @@ from .job_state import JobState
 from .repair_planner import RepairPlanner
 from .self_healing import SelfHealing, answer_to, fault_epoch
 from .tracked_incident import CallOff, TrackedIncident
+from .verification import Verification
 from .verifier import Verifier
 
 OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
@@ -59,6 +62,7 @@ class IncidentLoop:
     live: LivePlanner
     notify: Callable[[TrackedIncident, str], Plan]
     """Tells the operator, and returns the plan under which that is recorded."""
+    failures: HandlingFailures
 
     # --- facts -----------------------------------------------------------------------------------------------------
 
@@ -68,12 +72,28 @@ class IncidentLoop:
         if handler is not None:
             handler(self, tracked, fact)
 
+    def contain(self, tracked: TrackedIncident, fact: Fact) -> None:
+        """As `handle`; what goes wrong with one incident is told, and it is looked at again later, while the others go on."""
+        self._contain(tracked, lambda: self.handle(tracked, fact), once=not isinstance(fact, Due))
+
     def tick(self) -> None:
         """Look at every incident whose time may have come, then at every action under verification."""
         for tracked in list(self.state.incidents.values()):
-            self.handle(tracked, Due())
-        for tracked, verified in self.verifier.judge():
+            self.contain(tracked, Due())
+        for verification in list(self.state.verifications.values()):
+            tracked = self.state.incidents[verification.incident]
+            self._contain(tracked, lambda tracked=tracked, verification=verification: self._judge(tracked, verification))
+
+    def _judge(self, tracked: TrackedIncident, verification: Verification) -> None:
+        verified = self.verifier.judge(tracked, verification)
+        if verified is not None:
             self.handle(tracked, verified)
+
+    def _contain(self, tracked: TrackedIncident, work: Callable[[], None], *, once: bool = False) -> None:
+        wrong = self.failures.contain(f"incident {tracked.incident.id}", work, once=once)
+        if wrong:
+            with suppress(Exception):  # boundary: what it fails of may be what it is told of
+                self.notify(tracked, f"it cannot be handled ({wrong}): look at the log of the server")
 
     def receive(self, incident: Incident) -> None:
         """A new incident, or a revision of a known one, from diagnosis."""
@@ -92,7 +112,7 @@ class IncidentLoop:
             self.ledger.forget_job(job.name)  # the next leader need not wait for the job's launchers
             told = [tracked for tracked in self.state.incidents.values() if tracked.job == job.name]
         for tracked in told:
-            self.handle(tracked, fact)
+            self.contain(tracked, fact)
 
     # --- incidents -------------------------------------------------------------------------------------------------
 
@@ -106,11 +126,11 @@ class IncidentLoop:
             settling=Debounce.of(incident, self.clock.now()),
             epoch=fault_epoch(incident, job),
         )
-        self.state.track(tracked)
         known = self.ledger.incident_record(incident.id)
         if known is not None and known.state in OVER:
             tracked.phase, tracked.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
         self.ledger.save_incident(incident, tracked.state)
+        self.state.track(tracked)
         if tracked.phase is IncidentPhase.ENDED:
             if not incident.active:
                 self.live.incident_closed(tracked)

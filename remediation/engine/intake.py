@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -24,8 +24,10 @@ from eagle_eye.ledger import IncidentRecord
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream, refusal
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Tailer
-from eagle_eye.types import Finding, Incident, JobSnapshot
+from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
 from eagle_eye.wire import UNREADABLE
+
+from .handling_failures import ends_term
 
 GROUP = "eagle-eye.leader"
 TOPICS = (JOB_SNAPSHOTS, INCIDENTS, FINDINGS)
@@ -37,6 +39,7 @@ RECALLED_S = 600.0
 RECALLED_MOST = 20_000
 """Records of one partition that are read again at most."""
 REVISIONS_KEPT = 10_000
+JOBS_KEPT = 10_000
 MOVED_S = 60.0
 """No owner that was superseded judges marks for so long; whose snapshots are so much later owns another partition."""
 RETRY_S = 0.5
@@ -69,15 +72,22 @@ class FindingLedger(Protocol):
 class Intake:
     """Reads for one leader. `step` is called by one thread."""
 
-    def __init__(self, stream: Stream, ledger: FindingLedger, engine: SnapshotReceiver, clock: Clock) -> None:
+    def __init__(
+        self, stream: Stream, ledger: FindingLedger, engine: SnapshotReceiver, clock: Clock, notify: Callable[[Notice], None] = lambda _: None
+    ) -> None:
+        """`notify`: told of the first record that cannot be used; returns at once."""
+        self.bad_records = 0
+        self._bad_told: set[str] = set()
+        """Records that could not be used and are kept aside."""
         self._stream = stream
         self._ledger = ledger
         self._engine = engine
         self._clock = clock
+        self._notify = notify
         self._followers: dict[str, list[Tailer]] = {}
         self._revisions: OrderedDict[str, int] = OrderedDict()
-        self._newest: dict[str, JobSnapshot] = {}
-        """Of each job."""
+        self._newest: OrderedDict[str, JobSnapshot] = OrderedDict()
+        """Of each job; the one that was silent for longest first."""
         self._committed: dict[tuple[str, int], int] = {}
         self._commit_at = -math.inf
         self._away = False
@@ -87,7 +97,7 @@ class Intake:
     def step(self) -> bool:
         """Read and hand over what there is; True if there may be more. A stream that is away is asked again later.
 
-        Raises LedgerError or Stale: then nothing was committed.
+        Raises LedgerError or Stale where no leader can go on: then nothing was committed.
         """
         try:
             if not self._followers:
@@ -153,13 +163,20 @@ class Intake:
         while offset < end:
             messages = self._stream.read(JOB_SNAPSHOTS, partition, offset, min(READ_LIMIT, end - offset))
             for message in messages:
-                with suppress(*UNREADABLE):  # it was told of when it came
-                    snapshot = _SNAPSHOT.decode(message.value)
-                    if message.offset < end and self._is_next(snapshot):
-                        self._engine.replay_snapshot(snapshot)
+                if message.offset < end:
+                    self._recall_one(message)
             if not messages:
                 break
             offset = messages[-1].offset + 1
+
+    def _recall_one(self, message: Message) -> None:
+        try:
+            snapshot = _SNAPSHOT.decode(message.value)
+            if self._is_next(snapshot):
+                self._engine.replay_snapshot(snapshot)
+        except Exception as error:  # boundary: it was kept aside when it came
+            if ends_term(error):
+                raise
 
     def _read(self, topic: str) -> list[Message]:
         messages: list[Message] = []
@@ -172,24 +189,51 @@ class Intake:
         return messages
 
     def _hand_over(self, read: dict[str, list[Message]]) -> None:
-        if findings := list(self._decoded(read[FINDINGS], _FINDING)):
-            self._ledger.save_findings(findings)
-        if incidents := [incident for incident in self._decoded(read[INCIDENTS], _INCIDENT) if self._is_news(incident)]:
-            self._engine.receive_incidents(incidents)
-        for snapshot in self._decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
-            if self._is_next(snapshot):
-                self._engine.receive_snapshot(snapshot)
+        findings = list(self._decoded(read[FINDINGS], _FINDING))
+        try:
+            if findings:
+                self._ledger.save_findings([finding for _, finding in findings])
+        except Exception as error:  # boundary: one by one, so that only the bad one is kept aside
+            if ends_term(error):
+                raise
+            for message, finding in findings:
+                self._each(message, lambda finding=finding: self._ledger.save_findings([finding]))
+        for message, incident in self._decoded(read[INCIDENTS], _INCIDENT):
+            self._each(message, lambda incident=incident: self._engine.receive_incidents([incident]) if self._is_news(incident) else None)
+        for message, snapshot in self._decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
+            self._each(message, lambda snapshot=snapshot: self._engine.receive_snapshot(snapshot) if self._is_next(snapshot) else None)
 
-    def _decoded(self, messages: Sequence[Message], decoder: msgspec.json.Decoder[_Noun]) -> Iterator[_Noun]:
+    def _each(self, message: Message, hand_over: Callable[[], None]) -> None:
+        """What one record leads to must not end the leader, nor the next one, which reads it again."""
+        try:
+            hand_over()
+        except Exception as error:  # boundary: whatever it is, the other records go on
+            if ends_term(error):
+                raise
+            _log.exception("%s/%d at offset %d cannot be used", message.topic, message.partition, message.offset)
+            self._keep_aside(message, f"{type(error).__name__}: {error}")
+
+    def _decoded(self, messages: Sequence[Message], decoder: msgspec.json.Decoder[_Noun]) -> Iterator[tuple[Message, _Noun]]:
         """Without what cannot be read, a newer version's or not ours: that is kept aside."""
         for message in messages:
             try:
-                yield decoder.decode(message.value)
+                noun = decoder.decode(message.value)
             except UNREADABLE as error:
-                why = refusal(message.value) or str(error)
-                _log.warning("%s/%d at offset %d cannot be read and is passed over: %s", message.topic, message.partition, message.offset, why)
-                with suppress(StreamError):  # it is told all the same
-                    self._stream.append(DEAD_LETTERS, [dead_letter(message, why)])
+                self._keep_aside(message, refusal(message.value) or str(error))
+            else:
+                yield message, noun
+
+    def _keep_aside(self, message: Message, reason: str) -> None:
+        """Count a record that cannot be used, and keep it in the topic of dead letters; the first one is told, and the first that was refused."""
+        self.bad_records += 1
+        name = "record.refused" if refusal(message.value) else "record.unreadable"
+        if name not in self._bad_told:
+            self._bad_told.add(name)
+            text = f"{message.topic}/{message.partition} at offset {message.offset} cannot be used and is passed over: {reason}. See: eagle-eye history bad-records"
+            _log.warning(text)
+            self._notify(Notice(name=name, time=self._clock.now(), message=text))
+        with suppress(StreamError):  # it is counted all the same
+            self._stream.append(DEAD_LETTERS, [dead_letter(message, reason)])
 
     def _is_news(self, incident: Incident) -> bool:
         known = self._revisions.get(incident.id)
@@ -210,6 +254,9 @@ class Intake:
             if behind and snapshot.time <= newest.time + MOVED_S:
                 return False
         self._newest[snapshot.job] = msgspec.structs.replace(snapshot, steps=(), events=(), layout=None)
+        self._newest.move_to_end(snapshot.job)
+        if len(self._newest) > JOBS_KEPT:
+            self._newest.popitem(last=False)
         return True
 
     def _told_away(self, reason: str) -> None:

@@ -1,14 +1,14 @@
 """What the engine knows of a job: its layout, its steps, its throughput, its checkpoints and its own budget."""
 
-import contextlib
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from eagle_eye.event_attributes import float_attribute, integer_attribute, integer_of
 from eagle_eye.ledger import Throughput, TransitionCost
 from eagle_eye.types import Demand, Event, Incident, JobSnapshot, Layout, SnapshotStep, Telemetry, digest_of
 
@@ -16,6 +16,11 @@ KEPT_STEPS = 512
 BAD_EARLY_S = 5.0
 """A bad step that ended so long before the fault began belongs to an earlier one."""
 KEPT_RATES = 200
+KEPT_CHECKPOINTS = KEPT_COUNTS = 1024
+KEPT_LAYOUTS = 4096
+KEPT_WORKERS = 200_000
+LONGEST_DELAY_S = 3600.0
+"""A job that claims to back off for longer is looked at again after so long."""
 WARM_STEPS = 2
 """First intervals of an epoch: caches fill, nothing is learned from them."""
 
@@ -92,7 +97,7 @@ class JobState:
     checkpoints: dict[int, bool] = field(default_factory=dict)
     """Step → whether all of its numbers are finite."""
     started_epochs: deque[StartedEpoch] = field(default_factory=lambda: deque(maxlen=32))
-    sizes: list[tuple[float, int]] = field(default_factory=list)
+    sizes: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=KEPT_LAYOUTS))
     """(time, number of workers) of each layout."""
     resumed: dict[str, float] = field(default_factory=dict)
     """Worker → when it last moved again after a stall."""
@@ -128,52 +133,62 @@ class JobState:
     def _take_event(self, event: Event) -> bool:
         attributes = event.attributes
         if event.name == "epoch.started":
-            self._begin(event)
+            if not self._begin(event):
+                return False
         elif event.name == "restart.delayed":
-            self._back_off(attributes)
+            self.restart_due = self.stream_time + min(LONGEST_DELAY_S, max(0.0, float_attribute(event, "seconds")))
         elif event.name == "budget.exhausted":
             self.budget_left, self.restart_due = 0, 0.0
         elif event.name == "checkpoint.saved":
-            self.checkpoints[int(attributes["step"])] = attributes.get("finite", "1").lower() in ("1", "true")
+            self._saved(integer_attribute(event, "step"), attributes.get("finite", "1").lower() in ("1", "true"))
         elif event.name == "transition.done":
-            self._regrouped(attributes)
+            self._regrouped(event)
         elif event.name == "resumed":
             self.resumed[event.entity.name] = event.time
+            _drop_oldest(self.resumed, KEPT_WORKERS)
         elif event.name in ("job.finished", "job.failed"):
             self.over = True
         return event.name in ("epoch.started", "budget.exhausted", "job.finished", "job.failed")
 
-    def _begin(self, event: Event) -> None:
-        attributes = event.attributes
+    def _saved(self, step: int, finite: bool) -> None:
+        """A checkpoint; -1: nobody knows of which step."""
+        if step < 0:
+            return
+        self.checkpoints[step] = finite
+        _drop_oldest(self.checkpoints, KEPT_CHECKPOINTS)
+
+    def _begin(self, event: Event) -> bool:
+        """False for one that does not say which epoch began: nothing follows from it."""
+        attributes, epoch = event.attributes, integer_attribute(event, "epoch")
+        if epoch < 0:
+            return False
         excluded = tuple(node for node in attributes.get("excluded", "").split(",") if node)
         begun = StartedEpoch(
-            epoch=int(attributes["epoch"]),
+            epoch=epoch,
             reason=attributes.get("reason", ""),
             cause=attributes.get("cause", ""),
             plan=attributes.get("plan", ""),
             time=event.time,
             excluded=excluded,
             in_place=attributes.get("in_place", "").lower() in ("1", "true"),
-            skipped=tuple(int(step) for step in attributes.get("skipped", "").split(",") if step),
+            skipped=tuple(step for step in map(integer_of, attributes.get("skipped", "").split(",")) if step >= 0),
         )
         self.started_epochs.append(begun)
         self.epoch = max(self.epoch, begun.epoch)
         self.over, self.restart_due = False, 0.0
-        if attributes.get("budget_left", "").isdecimal():
-            self.budget_left = int(attributes["budget_left"])
+        left = integer_attribute(event, "budget_left")
+        if left >= 0:
+            self.budget_left = left
+        return True
 
-    def _back_off(self, attributes: Mapping[str, str]) -> None:
-        with contextlib.suppress(ValueError):  # of a newer version
-            self.restart_due = self.stream_time + float(attributes.get("seconds") or 0.0)
-
-    def _regrouped(self, attributes: Mapping[str, str]) -> None:
+    def _regrouped(self, event: Event) -> None:
         """Recomputation is no part of it: it is work, and its micro-batches count."""
         try:
-            parts = [float(attributes.get(name) or 0.0) for name in REGROUPING]
+            seconds = sum(float(event.attributes.get(name) or 0.0) for name in REGROUPING)
         except ValueError:  # of a newer version
             return
-        if attributes.get("reason") != "start":
-            self.regroup_times.append(sum(parts))
+        if event.attributes.get("reason") != "start" and 0.0 <= seconds <= LONGEST_DELAY_S:
+            self.regroup_times.append(seconds)
 
     def _take_layout(self, layout: Layout, now: float) -> None:
         if layout.epoch < self.epoch or layout == self.layout:
@@ -188,8 +203,9 @@ class JobState:
         self.steps.append(step)
         healthy = calm and step.finite and step.epoch not in self.unhealthy_epochs
         throughput = self.throughput(2, epoch=step.epoch) if healthy and self._warm(step.epoch) else math.nan
-        if math.isfinite(throughput):
+        if math.isfinite(throughput) and throughput > 0.0 and step.workers > 0:  # a script may log no tokens, too
             self.rates.setdefault(step.workers, deque(maxlen=KEPT_RATES)).append((step.end, throughput))
+            _drop_oldest(self.rates, KEPT_COUNTS)
 
     def _warm(self, epoch: int) -> bool:
         return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1
@@ -285,7 +301,7 @@ class JobState:
     def lost_gpu_seconds(self, since: float, until: float) -> float:
         """GPU-seconds lost between two times by running on fewer workers than the job once had."""
         full = max((count for _, count in self.sizes), default=0)
-        ends = [time for time, _ in self.sizes[1:]] + [until]
+        ends = [time for time, _ in islice(self.sizes, 1, None)] + [until]
         return sum(
             max(0.0, min(end, until) - max(begin, since)) * (full - count)
             for (begin, count), end in zip(self.sizes, ends, strict=True)
@@ -345,3 +361,9 @@ class JobState:
     def reported_since(self, time: float) -> bool:
         """Every node of the layout has sent a batch after `time`: silence is the job's, not the telemetry's."""
         return self.telemetry_until > time
+
+
+def _drop_oldest(kept: dict[Any, Any], most: int) -> None:
+    """What comes over a wire must not fill the memory."""
+    while len(kept) > most:
+        del kept[next(iter(kept))]

@@ -105,7 +105,7 @@ class Verification:
         if self.plan.action == "rebalance":  # a straggler stays slow: what even shares would bring is not to be had
             expected = min(expected, self.predicted.get("throughput_per_s", math.inf))
         throughput = job.throughput(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
-        if math.isnan(expected):
+        if not expected > 0.0:
             return True, "steps are back; no earlier throughput is known to compare with"
         if math.isnan(throughput):
             return False, "too few steps to measure the throughput"
@@ -113,7 +113,7 @@ class Verification:
         helped = share >= policy.throughput_share
         percent = round(100 * share) if helped else math.floor(100 * share)  # what is too little is never rounded up to enough
         why = f"{percent}% of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
-        if abs(expected - forecast) > DRIFT * forecast:  # what the job does in health has changed since the action was planned
+        if forecast > 0.0 and abs(expected - forecast) > DRIFT * forecast:  # what the job does in health has changed since the action was planned
             why += f", {throughput / forecast:.0%} of what was predicted"
         return helped, why if helped else f"{why}: {policy.throughput_share:.0%} is needed"
 

@@ -1,6 +1,5 @@
 """Verification of every action that was carried out: begun when it ends, looked at in each tick, its result recorded."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -63,19 +62,16 @@ class Verifier:
         self.state.history.attempt(attempt_of(plan, tracked.incident, began, level=tracked.level, step=bad))
         self.recorder.move(tracked, IncidentPhase.VERIFYING, state=IncidentState.CONTAINED)
 
-    def judge(self) -> Iterator[tuple[TrackedIncident, Verified]]:
-        """Results that are known now. Another fault of the same job stops the clock, and so does its back-off: that downtime is not due to
+    def judge(self, tracked: TrackedIncident, verification: Verification) -> Verified | None:
+        """The result, if it is known now. Another fault of the same job stops the clock, and so does its back-off: that downtime is not due to
         this action."""
-        for verification in list(self.state.verifications.values()):
-            tracked = self.state.incidents[verification.incident]
-            job = self.state.job(tracked.job)
-            if self._disturbed(tracked) or job.backs_off():
-                verification.patience = max(verification.patience, job.stream_time)
-            result, why = verification.judge(job, self.settings)
-            if result == "healed" and tracked.incident.active and self._moved(tracked, verification, tracked):
-                result, why = "failed", f"the fault moved to {_named(tracked)}"
-            if result is not None:
-                yield tracked, self._end(tracked, verification, result, why)
+        job = self.state.job(tracked.job)
+        if self._disturbed(tracked) or job.backs_off():
+            verification.patience = max(verification.patience, job.stream_time)
+        result, why = verification.judge(job, self.settings)
+        if result == "healed" and tracked.incident.active and self._moved(tracked, verification, tracked):
+            result, why = "failed", f"the fault moved to {_named(tracked)}"
+        return self._end(tracked, verification, result, why) if result is not None else None
 
     def came_back(self, tracked: TrackedIncident) -> None:
         """The same fault, there or elsewhere, is reported as a new incident while an action against it is under verification: it did not help."""

@@ -67,6 +67,7 @@ class ServerStatusReader:
             dropped=spool.dropped if spool is not None else 0,
             waiting_plans=len(leading.engine.status()["waiting"]) if leading is not None else 0,
             clocks=leading.engine.clock_skews() if leading is not None else {},
+            bad_records=leading.intake.bad_records if leading is not None and leading.intake is not None else 0,
         )
 
     def _leader(self) -> tuple[Lease | None, str]:

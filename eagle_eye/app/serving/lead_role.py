@@ -146,7 +146,7 @@ class LeaderTerm:
 
     def _begin(self) -> None:
         context, leading, threads = self._context, self._leading, self._threads
-        intake = Intake(context.stream, self._ledger, leading.engine, context.clock)
+        intake = leading.intake = Intake(context.stream, self._ledger, leading.engine, context.clock, context.notices.put)
         for topic in TOPICS:
             threads.start(topic, partial(intake.look, topic, context.nudge, threads.stop))
         threads.start("engine", partial(self._decide, intake))

@@ -13,6 +13,7 @@ from eagle_eye.stream import Stream
 from eagle_eye.stream.spool import SpooledWriter
 from remediation.actions.notify import Notify
 from remediation.engine.engine import Engine
+from remediation.engine.intake import Intake
 from remediation.engine.leader import Leader
 from remediation.job_commands.action_commands import Commander
 
@@ -62,3 +63,5 @@ class LeaderContext:
     """Sends commands to the coordinators of jobs."""
     notify: Notify | None
     """None where the action `notify` is switched off."""
+    intake: Intake | None = None
+    """What it reads of the stream; None before it has begun to."""

@@ -1,0 +1,34 @@
+"""Attributes of events as numbers: they are texts that came over a wire, and may hold anything.
+
+>>> from eagle_eye.types import Entity, Event, Kind
+>>> event = Event(name="stall", job="t/n/r", entity=Entity(kind=Kind.JOB, name="t/n/r"), time=0.0, node="a", incarnation="i", number=1, attributes={"step": "7", "age_s": "inf"})
+>>> integer_attribute(event, "step"), integer_attribute(event, "marks"), float_attribute(event, "age_s")
+(7, -1, 0.0)
+"""
+
+import math
+
+from .types import LARGEST, Event
+
+
+def integer_attribute(event: Event, name: str) -> int:
+    """An attribute of an event as an integer; -1 if it is missing, not an integer, or larger than any count."""
+    return integer_of(event.attributes.get(name, ""))
+
+
+def float_attribute(event: Event, name: str) -> float:
+    """An attribute of an event as a float; 0.0 if it is missing or not a finite number."""
+    try:
+        number = float(event.attributes.get(name, ""))
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
+
+
+def integer_of(text: str) -> int:
+    """A text as an integer; -1 if it is none, or larger than any count."""
+    try:
+        number = int(text)
+    except ValueError:  # also for more digits than Python converts
+        return -1
+    return number if abs(number) <= LARGEST else -1
