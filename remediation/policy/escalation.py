@@ -197,8 +197,10 @@ def same_fault(cause: str, culprits: frozenset[str], again: str, accused: frozen
 
 
 def moved(cause: str, culprits: frozenset[str], again: str, accused: frozenset[str]) -> bool:
-    """Whether what is reported is the same fault somewhere else."""
+    """Whether what is reported is the same fault somewhere else, or another one than what accused nobody."""
     alike = WIDENED.get(cause, cause) == WIDENED.get(again, again)
+    if not alike and accused and not culprits:  # peers cried that a restart had ended: it says nothing of what was found after it
+        return True
     return alike and bool(culprits and accused) and not same_fault(cause, culprits, again, accused)
 
 
