@@ -13,12 +13,11 @@ from eagle_eye import wire
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
-from eagle_eye.dead_letters import dead_letters
 from eagle_eye.errors import WireError
 from eagle_eye.metrics.event_metrics import EventMetrics
 from eagle_eye.metrics.job_metrics import JobMetrics
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, OBSERVATIONS
-from eagle_eye.types import Event, Mark, Notice
+from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS
+from eagle_eye.types import Mark, Notice
 
 from .mutated_record import MutatedRecords
 from .rolling_stream import RollingStream
