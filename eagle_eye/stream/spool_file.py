@@ -10,6 +10,7 @@ repeats that one batch.
 """
 
 import fcntl
+import math
 import os
 import struct
 import zlib
@@ -25,8 +26,10 @@ _MARK = b"\xeeREC"
 _FRAME = struct.Struct("<4sII")
 _BODY = struct.Struct("<dHI")
 _LARGEST_FRAME = 32 << 20
-_SEARCHED = 1 << 20
-"""Bytes that are searched for a mark at once."""
+_SEARCHED_FIRST, _SEARCHED = 1 << 12, 1 << 20
+"""Bytes that are searched for a mark at once: at first, and at most."""
+_WASTED_MOST = 1 << 30
+"""Bytes whose checksum was taken in vain: a file full of marks that lie would keep its reader busy for hours."""
 
 
 class SpooledRecord(NamedTuple):
@@ -63,6 +66,7 @@ class SpoolFile:
         """Records that were there when the file was opened, and that a damaged disk gave back wrong since."""
         self.oldest: float | None = None
         """Time of the first one that waits."""
+        self._wasted = 0
         self._begin = self._end = _HEADER.size
         self._recover()
 
@@ -150,22 +154,13 @@ class SpoolFile:
 
     def _next(self, position: int, end: int) -> tuple[SpooledRecord, int, int] | None:
         """The first whole record from a position on, where it begins and the position after it; None if there is none."""
+        marks = _MarkSearch(self._descriptor, end)
         while position < end:
             frame = self._frame(position, end)
             if frame is not None:
                 return frame[0], position, frame[1]
-            position = self._mark_after(position, end)
+            position = marks.after(position)
         return None
-
-    def _mark_after(self, position: int, end: int) -> int:
-        """Where the next mark is; the end if there is none."""
-        position += 1
-        while position < end:
-            part = os.pread(self._descriptor, min(_SEARCHED + len(_MARK), end - position), position)
-            if (found := part.find(_MARK)) >= 0:
-                return position + found
-            position += _SEARCHED
-        return end
 
     def _frame(self, position: int, end: int) -> tuple[SpooledRecord, int] | None:
         """The record at a position and the position after it; None if there is no whole one."""
@@ -174,16 +169,49 @@ class SpoolFile:
             return None
         mark, length, checksum = _FRAME.unpack(head)
         after = position + _FRAME.size + length
-        if mark != _MARK or not _BODY.size <= length <= _LARGEST_FRAME or after > end:
+        if self._wasted > _WASTED_MOST or mark != _MARK or not _BODY.size <= length <= _LARGEST_FRAME or after > end:
             return None
         body = os.pread(self._descriptor, length, position + _FRAME.size)
         if zlib.crc32(body) != checksum:
+            self._wasted += length
             return None
-        time, topic, key = _BODY.unpack_from(body)
-        value = _BODY.size + topic + key
-        return SpooledRecord(
-            body[_BODY.size : _BODY.size + topic].decode(), body[_BODY.size + topic : value].decode(), body[value:], time
-        ), after
+        record = _record(body)
+        return (record, after) if record is not None else None
+
+
+class _MarkSearch:
+    """Where the next marks of a file are; each of its bytes is read once, more and more of them at a time."""
+
+    def __init__(self, descriptor: int, end: int) -> None:
+        self._descriptor = descriptor
+        self._end = end
+        self._begin, self._part = 0, b""
+        self._size = _SEARCHED_FIRST
+
+    def after(self, position: int) -> int:
+        """Of the first mark behind a position; the end if there is none."""
+        position += 1
+        while position < self._end:
+            if not self._begin <= position < self._begin + len(self._part) - len(_MARK):
+                self._begin, self._part = position, os.pread(self._descriptor, min(self._size + len(_MARK), self._end - position), position)
+                self._size = min(4 * self._size, _SEARCHED)
+            if (found := self._part.find(_MARK, position - self._begin)) >= 0:
+                return self._begin + found
+            position = max(position + 1, self._begin + len(self._part) - len(_MARK) + 1)
+        return self._end
+
+
+def _record(body: bytes) -> SpooledRecord | None:
+    """None for what no spool of ours has written, though its checksum is right."""
+    time, topic, key = _BODY.unpack_from(body)
+    value = _BODY.size + topic + key
+    if value > len(body) or not math.isfinite(time):
+        return None
+    try:
+        names = body[_BODY.size : _BODY.size + topic].decode(), body[_BODY.size + topic : value].decode()
+    except UnicodeDecodeError:
+        return None
+    return SpooledRecord(*names, body[value:], time)
 
 
 def _header(begin: int) -> bytes:

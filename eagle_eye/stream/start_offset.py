@@ -23,7 +23,8 @@ def offset_before(stream: Stream, topic: str, partition: int, end: int, seconds:
     newest = stream.read(topic, partition, max(begin, end - NEWEST), NEWEST)
     if not newest:
         return begin
-    wanted = median(message.time for message in newest) - seconds  # one writer's clock may be years off
+    last, usual = newest[-1].time, median(message.time for message in newest)
+    wanted = (last if abs(last - usual) <= seconds else usual) - seconds  # the last one's writer may have a clock that is years off
     low, high = begin, end
     while low < high:
         middle = (low + high) // 2

@@ -310,7 +310,7 @@ class RingReader:
             return None
         try:
             words = json.loads(text)
-        except ValueError:  # cut off at the end of its place
+        except (ValueError, RecursionError):  # cut off at the end of its place, or written by somebody else
             return None
         return words if isinstance(words, dict) else None
 

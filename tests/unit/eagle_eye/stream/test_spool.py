@@ -1,7 +1,10 @@
 """The writer that never waits: order, outages, restarts, bounds, and a full disk under the spool."""
 
+import math
 import os
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import StreamError, StreamFull, StreamRefused, StreamUnavailable
+from eagle_eye.stream import spool_file
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.stream.spool_file import SpooledRecord, SpoolFile
@@ -289,6 +293,54 @@ def test_a_position_that_the_disk_gives_back_wrong_loses_nothing(tmp_path: Path)
     path.write_bytes(content)
     again = SpoolFile(path)
     assert again.peek(10, 1 << 20)[0] == records(0, 1, 2)
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        struct.pack("<dHI", 1.0, 3, 2) + b"\xff\xfe\xfdk9value",
+        struct.pack("<dHI", 1.0, 1, 2) + b"t\xff\xfevalue",
+        struct.pack("<dHI", 1.0, 0xFFFF, 0xFFFFFFFF) + b"tk9value",
+        struct.pack("<dHI", math.nan, 1, 2) + b"tk9value",
+        struct.pack("<dHI", math.inf, 1, 2) + b"tk9value",
+    ],
+    ids=["topic", "key", "lengths", "no time", "endless time"],
+)
+def test_a_frame_that_is_whole_and_says_nothing_costs_itself(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "a.spool"
+    file = SpoolFile(path)
+    file.append(records(0, 1))
+    file.close()
+    frame = b"\xeeREC" + struct.pack("<II", len(body), zlib.crc32(body)) + body
+    whole = path.read_bytes()
+    path.write_bytes(whole + frame + whole[20:])
+    again = SpoolFile(path)
+    assert again.peek(10, 1 << 20)[0] == [*records(0, 1), *records(0, 1)]
+    assert (again.count, again.damaged) == (4, len(frame))
+    again.close()
+
+
+def test_a_spool_full_of_marks_that_lie_does_not_keep_its_reader_busy_for_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.spool"
+    file = SpoolFile(path)
+    file.append(records(0, 1))
+    file.close()
+    lie = b"\xeeREC" + struct.pack("<II", 40_000, 0)
+    path.write_bytes(path.read_bytes() + lie * 4_000 + b"\0" * 40_000)
+    read = 0
+
+    def counted(descriptor: int, length: int, place: int, pread: Callable[[int, int, int], bytes] = os.pread) -> bytes:
+        nonlocal read
+        read += length
+        return pread(descriptor, length, place)
+
+    monkeypatch.setattr(spool_file, "_WASTED_MOST", 1 << 20)
+    monkeypatch.setattr(os, "pread", counted)
+    again = SpoolFile(path)
+    monkeypatch.undo()
+    assert read < 40 << 20, "all of them together claim 160 MB"
+    assert again.peek(10, 1 << 20)[0] == records(0, 1)
     again.close()
 
 

@@ -201,3 +201,14 @@ def test_whatever_somebody_wrote_into_a_ring_is_read_or_refused(path: Path) -> N
             assert len(reader.steps(-1)) <= ring_buffer.SLOTS
             assert reader.error() in (None, {"type": "ValueError", "message": "negative length"})
             assert len(reader.header.names) <= ring_buffer.WIDTH
+
+
+def test_an_error_that_is_nested_beyond_reading_is_none(path: Path) -> None:
+    RingWriter.create(path).close()
+    text = b"[" * 8000
+    data = bytearray(path.read_bytes())
+    data[ring_buffer.ERROR_AT + 16 : ring_buffer.ERROR_AT + 16 + len(text)] = text
+    struct.pack_into("<2q", data, ring_buffer.ERROR_AT, len(text), zlib.crc32(text))
+    path.write_bytes(data)
+    with RingReader.open(path) as reader:
+        assert reader.error() is None
