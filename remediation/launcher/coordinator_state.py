@@ -158,6 +158,11 @@ class CoordinatorState:
         return tuple(node for node in self.last.nodes if not self.membership.is_connected(node) and node not in self.finished)
 
     @property
+    def all_here(self) -> bool:
+        """Every launcher of the last epoch can be reached, and none was started again since."""
+        return self.last is not None and not self.restarted and all(map(self.membership.is_connected, self.last.nodes))
+
+    @property
     def eligible(self) -> list[Member]:
         """Members that an epoch may use, in the election order."""
         return self.membership.eligible(self.last)

@@ -141,7 +141,7 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
 def _of_the_death(state: CoordinatorState, request: EpochRequest) -> EpochRequest:
     """Whoever seemed lost with its workers can be reached again: what is left of the failure is the worker that has died."""
     died = state.death
-    if request.reason != LOST or died is None or state.restarted or state.last is None or not all(map(state.membership.is_connected, state.last.nodes)):
+    if request.reason != LOST or died is None or not state.all_here:
         return request
     if request.paid:
         state.budget.recharge(request.failure, died.kind)
