@@ -9,7 +9,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Share
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
-from .features.active_claims import ActiveClaims, ends_epoch
+from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
 
 KIND = "job.waiting"
 TRAINS = "trains"
@@ -32,6 +32,8 @@ class LauncherQuorum:
     _reasons: dict[tuple[str, str], Evidence] = field(default_factory=dict, init=False, repr=False)
     """(event, entity) → what it told."""
     _job: Entity | None = field(default=None, init=False, repr=False)
+    _epoch: int = field(default=-1, init=False, repr=False)
+    """The newest that has begun: a coordinator of an older one has been left behind."""
     _since: float = field(default=0.0, init=False, repr=False)
     _news: bool = field(default=False, init=False, repr=False)
     """The reasons are others than those that were claimed."""
@@ -39,11 +41,12 @@ class LauncherQuorum:
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
-            if event.name in WAITS:
+            if event.name in WAITS and integer_attribute(event, "epoch") >= self._epoch:
                 self._waits(event)
             elif event.name == "coordinator.reunited":
                 yield from self._over(event.time, "the launchers can be reached again", "coordinator.isolated")
             elif why := ends_epoch(event):
+                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
                 yield from self._over(event.time, why, *WAITS)
         if frame.tick and self._news and self._job is not None:
             self._news = False

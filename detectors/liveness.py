@@ -16,11 +16,13 @@ from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.topology import node_of_worker
-from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
+from eagle_eye.types import Claim, Entity, Event, Evidence, Kind, Layout
 
 from .features.active_claims import ActiveClaims
 
 ROLES = ("agent", "launcher")
+GONE_ON = "gone_on_s"
+"""Metric of the evidence that a job goes on without a node: nothing that went wrong before follows from its loss."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,10 @@ class Liveness:
     _off: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _vanished: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _broken: Event | None = field(default=None, init=False, repr=False)
+    _failed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Node → when a worker of it failed by itself, in this epoch ..."""
+    _failed_before: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """... and in the one that it ended."""
     _progress: float = field(default=-1.0, init=False, repr=False)
     _moved: float = field(default=float("inf"), init=False, repr=False)
     _over: bool = field(default=False, init=False, repr=False)
@@ -94,16 +100,29 @@ class Liveness:
             yield from self._opened(name, event)
         elif event.name == "peer.lost":
             self._nodes.setdefault(name, _Node()).unreached = event
-        elif event.name == "exit" and event.attributes.get("launcher") == "ended":
+        elif event.name in ("exit", "exception"):
+            self._take_failure(event)
+        else:
+            self._take_state(event)
+
+    def _take_failure(self, event: Event) -> None:
+        """Of a worker: by itself, with its launcher, or because it missed a peer."""
+        if event.attributes.get("launcher") == "ended":
             self._nodes.setdefault(event.node, _Node()).orphan = event
         elif event.name == "exception" and classify(event.attributes.get("message", "")).symptom:
             self._broken = event
-        elif event.name in ("job.finished", "job.failed"):
+        elif event.name == "exception" or event.attributes.get("signal") == "SIGKILL":
+            self._failed[node_of_worker(event.entity.name)] = event.time
+
+    def _take_state(self, event: Event) -> None:
+        """Of the job."""
+        if event.name in ("job.finished", "job.failed"):
             self._over = True
         elif event.name == "restart.delayed":
             self._waits = True
         elif event.name in ("job.started", "epoch.started"):
             self._over = False
+            self._failed_before, self._failed = self._failed, {}
             if self._waits:
                 self._waits, self._moved = False, event.time
 
@@ -158,7 +177,7 @@ class Liveness:
         if silent is not None and self._gone(node, frame, silent):
             third = self._third_witness(name, node, frame)
             if third is not None:
-                yield from self._lose_node(name, node, silent, third)
+                yield from self._lose_node(name, node, silent, third, frame.time)
         elif silent is None and node.orphan is not None and self._launcher_alone(name, node, frame):
             event = node.lost["launcher"]
             proofs = (
@@ -201,16 +220,31 @@ class Liveness:
             return None
         if frame.job.startswith("idle/"):
             return Evidence(text=f"no job on {name} could bear witness; waited two lease times more") if node.counts else None
+        layout = frame.layout
+        left_out = layout is not None and name not in layout.nodes and any(layout.time > lost.time - 2 * self.lease_s for lost in node.lost.values())
+        if self._failed_elsewhere(name, node):  # that explains what the training shows; it is told later, and of its own, that the job goes on without the node
+            return self._gone_on(layout, frame) if layout is not None and left_out else None
         broken = self._broken
         if broken is not None and node_of_worker(broken.entity.name) != name and self._together(node, broken):
             return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
-        if (layout := frame.layout) is not None and name not in layout.nodes and any(layout.time > lost.time - 2 * self.lease_s for lost in node.lost.values()):
+        if layout is not None and left_out:
             return Evidence(text=f"epoch {layout.epoch} of the job began without it: {layout.reason}")
         still = frame.time - self._moved
         if still >= self.stall_s and not self._waits:
             text = f"the job stands still for {still:.1f} s"
             return Evidence(text=text, metric="still_s", value=still, threshold=self.stall_s)
         return None
+
+    def _gone_on(self, layout: Layout, frame: Frame) -> Evidence | None:
+        """The job has trained without the node for long enough."""
+        gone_on_s = frame.time - layout.time
+        text = f"epoch {layout.epoch} of the job goes on without it"
+        return Evidence(text=text, metric=GONE_ON, value=gone_on_s, threshold=2 * self.lease_s) if gone_on_s > 2 * self.lease_s else None
+
+    def _failed_elsewhere(self, name: str, node: _Node) -> bool:
+        """A worker of another node has failed by itself since the sessions went."""
+        since = min(lost.time for lost in node.lost.values()) - 2 * self.lease_s
+        return any(other != name and time >= since for failed in (self._failed, self._failed_before) for other, time in failed.items())
 
     def _together(self, node: _Node, event: Event) -> bool:
         """An event happened when the sessions went, not minutes before."""
@@ -224,7 +258,7 @@ class Liveness:
         takes_part = frame.layout is not None and name in frame.layout.nodes
         return takes_part and frame.reporting.get(name, 0.0) > event.time
 
-    def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence) -> Iterator[Claim]:
+    def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence, now: float) -> Iterator[Claim]:
         entity = _entity(name)
         if (entity, "node.lost") in self._claims:
             return
@@ -234,7 +268,7 @@ class Liveness:
             for event in lost
         )
         unreached = node.unreached if node.unreached is not None and self._together(node, node.unreached) else None
-        times = [event.time for event in (*lost, unreached) if event is not None]
+        times = [now] if third.metric == GONE_ON else [event.time for event in (*lost, unreached) if event is not None]
         score = 0.9 if unreached is None else 0.99
         yield from self._claims.withdraw(entity, "launcher.lost", max(times), "the whole node is lost")
         yield from self._claims.report(

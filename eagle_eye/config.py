@@ -213,6 +213,9 @@ class StallConfig(Section, frozen=True, kw_only=True):
     """How long an elastic worker that is not needed any more may take to end."""
     boundary_s: Seconds = 3.0
     """How long elastic workers that are to leave may take to the end of their step before the others go on without them."""
+    silent_s: Seconds = 5.0
+    """How long a launcher that has fallen silent is waited for when a worker of a job that is not elastic has died: its process may only be held up,
+    and to go on without it and take it back costs a second restart. One whose connection was closed has ended, and is not waited for."""
     reconnect_s: Seconds = 1.0
     """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 

@@ -48,8 +48,8 @@ class Coordinator:
     ) -> Effects:  # fmt: skip
         return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held, idle=idle))
 
-    def left(self, node: str) -> Effects:
-        return self.learn(coordinator_facts.SessionBroke(node=node))
+    def left(self, node: str, *, silent: bool = False) -> Effects:
+        return self.learn(coordinator_facts.SessionBroke(node=node, silent=silent))
 
     def no_progress(self, step: int = -1) -> Effects:
         """`step`: that the workers are at; -1 if unknown."""

@@ -65,7 +65,7 @@ class CoordinatorState:
     isolated = False
     """No majority has been there for a lease: nothing is begun, no worker is ended, and others are asked whether they have gone on."""
     held_back = False
-    """While isolated: an epoch is wanted, and cannot be begun."""
+    """An epoch is wanted, and is not begun: too few launchers can be reached, or one that is silent is waited for."""
     unbroken = False
     """Every worker of the last epoch is where it was: none has died, none was ordered to end, and no launcher was started again."""
     death: WorkerDied | None = None
@@ -169,6 +169,16 @@ class CoordinatorState:
         if self.phase is not JobPhase.RUNNING or self.last is None:
             return ()
         return tuple(node for node in self.last.nodes if not self.membership.is_connected(node) and node not in self.finished)
+
+    @property
+    def only_silent(self) -> bool:
+        """Launchers of the running epoch cannot be reached, and nothing says of any of them that its process has ended."""
+        return bool(self.suspects) and all(node in self.membership.members and self.membership.members[node].silent for node in self.suspects)
+
+    @property
+    def all_here(self) -> bool:
+        """Every launcher of the last epoch can be reached, and none was started again since."""
+        return self.last is not None and not self.restarted and all(map(self.membership.is_connected, self.last.nodes))
 
     @property
     def eligible(self) -> list[Member]:

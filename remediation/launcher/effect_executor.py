@@ -118,9 +118,9 @@ class EffectExecutor:
         """What a worker asks the rendezvous store."""
         return await self._in_place.store.answer(question)
 
-    def lost(self, node: str) -> None:
-        """A launcher's session is gone."""
-        self.do(self.coordinator.left(node))
+    def lost(self, node: str, *, silent: bool) -> None:
+        """A launcher's session is gone; `silent`: nothing says that its process has ended."""
+        self.do(self.coordinator.left(node, silent=silent))
 
     async def command(self, command: Command) -> Body:
         """A command of the leader. Raises Stale for an epoch that is over, PermanentError for a refusal."""

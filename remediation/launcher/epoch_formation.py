@@ -36,6 +36,8 @@ def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch on the job's own budget: in place if elastic workers live on, else with new processes if the budget allows."""
     if not (state.may_go_on or state.lives_on):
         return _hold_back(state, request)
+    if request.reason == LOST and state.death is not None and state.only_silent and not state.lives_on:
+        return _await_silent(state, request)
     refusal = state.budget.refusal(request.failure)
     state.exhausted = _exhausted(request.failure, refusal)
     state.budget.take(request.failure)
@@ -53,6 +55,13 @@ def _hold_back(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.timers.disarm(MajorityTimeout)
     state.timers.arm(state.declaration.grant_s)
     return [*effects, *state.answer(error=ISOLATED)]
+
+
+def _await_silent(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """RUNNING: a worker has died, and a launcher may only be held up: to start without it, and again with it, would be one restart too many."""
+    state.request, state.phase, state.held_back = request, JobPhase.WAITING, True
+    state.timers.arm(state.declaration.silent_s)
+    return []
 
 
 def isolate(state: CoordinatorState, *, trains: bool = False) -> Effects:
@@ -142,7 +151,7 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
 def _of_the_death(state: CoordinatorState, request: EpochRequest) -> EpochRequest:
     """Whoever seemed lost with its workers can be reached again: what is left of the failure is the worker that has died."""
     died = state.death
-    if request.reason != LOST or died is None or state.restarted or state.last is None or not all(map(state.membership.is_connected, state.last.nodes)):
+    if request.reason != LOST or died is None or not state.all_here:
         return request
     if request.paid:
         state.budget.recharge(request.failure, died.kind)
@@ -270,7 +279,7 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
 def _run(state: CoordinatorState, layout: Layout) -> None:
     state.phase = JobPhase.RUNNING
     state.led, state.isolated, state.unbroken = True, False, True
-    state.death, state.restarted = None, False
+    state.death, state.restarted, state.held_back = None, False, False
     state.last = layout
     state.swap = ()
     state.finished = set()
@@ -378,7 +387,7 @@ def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """WAITING: go on if there are enough nodes, fail if they were waited for long enough."""
     if resumed := resume(state):
         return resumed
-    if state.isolated:
+    if state.isolated or state.held_back:
         return _go_on(state)
     if len(state.eligible) >= state.declaration.min_nodes:
         return begin(state, EpochRequest(reason="node returned"))
@@ -397,7 +406,7 @@ def resume(state: CoordinatorState) -> Effects:
     last = state.last
     if last is None or not state.unbroken or state.request.reason != LOST or not all(map(state.membership.is_connected, last.nodes)):
         return []
-    state.phase, state.led, state.isolated = JobPhase.RUNNING, True, False
+    state.phase, state.led, state.isolated, state.held_back = JobPhase.RUNNING, True, False, False
     state.timers.disarm(PhaseTimeout, MajorityTimeout)
     return [state.job_event("coordinator.reunited", "all launchers of the epoch can be reached again, and its workers are as they were")]
 
@@ -407,7 +416,7 @@ def _go_on(state: CoordinatorState) -> Effects:
     if not state.may_go_on:
         state.timers.arm(state.declaration.grant_s)
         return []
-    state.isolated = False
+    state.isolated = state.held_back = False
     return begin(state, state.request) if state.request.paid else heal(state, state.request)
 
 

@@ -54,6 +54,8 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Between two requests for the leader's grant."""
     lease_s: float = 2.0
     """How long an elastic job without a majority waits for one before it stops."""
+    silent_s: float = 5.0
+    """How long a launcher that has fallen silent is waited for before processes are started without it."""
     reconnect_s: float = 1.0
     """How long a group whose connections broke waits for somebody to be found dead, before it is formed anew."""
     boundary_s: float = 3.0

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
-from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
+from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 from eagle_eye.types import Layout
 
 from .control_network import Client, Network
@@ -162,7 +162,7 @@ class Participation:
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
             patience_s=settings.patience_s, server_s=settings.server_s if settings.leader else 0.0, min_workers=settings.min_workers, respawns=settings.respawns,
             weight=settings.weight, lease_s=settings.lease_s, max_skipped_steps=settings.max_skipped_steps,
-            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, boundary_s=settings.stall.boundary_s,
+            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, silent_s=settings.stall.silent_s, boundary_s=settings.stall.boundary_s,
         )  # fmt: skip
         coordinator = Coordinator(declaration, self._budget, self._clock, last, lost)
         self._executor = EffectExecutor(
@@ -287,7 +287,7 @@ class Participation:
     def lost(self, peer: Peer, reason: str) -> None:
         if self._executor is not None and peer.role == "launcher":
             log.info("the session of the %s ended: %s", peer, reason)
-            self._executor.lost(peer.node)
+            self._executor.lost(peer.node, silent=SILENT in reason)
 
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:

@@ -42,6 +42,10 @@ def test_a_job_that_trains_on_waits_for_nothing_until_an_epoch_is_wanted() -> No
     assert [line.status for line in both.evidence] == ["", ""], "a node that is held is waited for"
 
 
+def test_twin_a_coordinator_that_was_left_behind_does_not_speak_for_the_job() -> None:
+    assert claims(event("epoch.started", job(), 9.0, epoch=5, reason="node lost"), isolated(), held()) == []
+
+
 def test_twin_what_is_over_before_the_next_tick_kept_nobody_waiting() -> None:
     withheld = event("vote.withheld", node("node-1"), 12.0, epoch=4, reason="no space left on device", seen_by="node-0")
     begun = event("epoch.started", job(), 12.1, epoch=4, reason="death")

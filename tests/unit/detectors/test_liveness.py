@@ -160,6 +160,26 @@ def test_twin_a_node_whose_launcher_still_writes_is_alive_whatever_it_cannot_rea
     assert kinds(claims_of(Liveness(), told(frames, BEGAN + 7.5, died, reset(BEGAN + 7.5)))) == [("node.lost", LOST, True)], "two leases without a word"
 
 
+@pytest.mark.parametrize(
+    "failure", [event("exception", worker("node-0", 1), BEGAN + 7.0, type="ValueError", message="negative length"), event("exit", worker("node-0", 1), BEGAN + 7.0, code="-9", signal="SIGKILL")]
+)
+def test_twin_another_workers_failure_is_not_the_fault_of_a_node_out_of_sight(failure: Event) -> None:
+    gone = (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
+    frames = ticks(count=24, silent=(LOST,))
+    [layout] = {id(frame.layout): frame.layout for frame in frames if frame.layout is not None}.values()
+    without = msgspec.structs.replace(
+        layout, epoch=layout.epoch + 1, time=BEGAN + 8.0, reason="node lost", placements=tuple(each for each in layout.placements if each.node != LOST)
+    )
+    later = [replace(frame, layout=without) if frame.time > BEGAN + 8.0 else frame for frame in frames]
+    begun = event("epoch.started", job(), BEGAN + 8.1, epoch=without.epoch, reason="node lost")
+    seen = list(told(list(told(list(told(later, BEGAN + 5.1, *gone)), BEGAN + 7.0, failure, reset(BEGAN + 7.05))), BEGAN + 8.1, begun))
+    early = [frame for frame in seen if frame.time < BEGAN + 13.0]
+    assert kinds(claims_of(Liveness(), early)) == []
+    [claim] = claims_of(Liveness(), seen)
+    assert (claim.kind, claim.evidence[-1].text) == ("node.lost", f"epoch {without.epoch} of the job goes on without it")
+    assert claim.since > without.time, "what failed before did not follow from it"
+
+
 def test_twin_launchers_and_agents_of_a_finished_job_may_leave() -> None:
     done = event("job.finished", job(), BEGAN + 5.0)
     events = (done, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))

@@ -86,6 +86,34 @@ def test_twin_a_launcher_that_was_started_again_was_lost_whoever_missed_its_work
     assert only(begun, Prepare)[0].layout.reason == "node lost"
 
 
+def test_who_is_only_silent_is_waited_for_before_processes_are_started_without_it() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=True)
+    assert job.coordinator.learn(ERROR) == []
+    assert (job.coordinator.phase, job.coordinator.candidate) == (JobPhase.WAITING, False)
+    begun = [*job.join("n1", last=job.layout), *job.pass_time(0.3)]
+    [asked] = only(begun, Prepare)
+    assert (asked.layout.nodes, asked.layout.reason, asked.layout.restarts) == (("n0", "n1", "n2"), "death", 1)
+
+
+def test_who_stays_silent_is_left_behind_after_a_while() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=True)
+    job.coordinator.learn(ERROR)
+    assert only(job.pass_time(4.9), Prepare) == []
+    [asked] = only(job.pass_time(0.2), Prepare)
+    assert (asked.layout.nodes, asked.layout.reason) == (("n0", "n2"), "node lost")
+
+
+def test_twin_whose_connection_was_closed_is_not_waited_for() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    assert only(job.coordinator.learn(ERROR), Prepare)[0].layout.nodes == ("n0", "n2")
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=True)
+    assert only(job.coordinator.no_progress(), Prepare)[0].layout.nodes == ("n0", "n2"), "it is proved to be lost"
+
+
 def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
     job = Job().running("n0", "n1")
     job.coordinator.server_is(False)
