@@ -4,7 +4,8 @@ A node counts as lost when three independent signs agree: its batches stopped, i
 closed, and the training shows it: the job stalls, a worker saw a connection break, or an epoch began without the node. A
 restarted server, an unavailable stream, a dead agent, a network between launchers that is cut give one or two of these
 signs. A launcher counts as lost when its session is closed and its node's agent tells of workers that ended with it: one
-that does not answer is out of sight, and its workers train on.
+that does not answer is out of sight, and its workers train on. It counts as lost, too, when its job has gone on without a node whose
+agent reports: then it is told although the launcher was back before anybody looked.
 """
 
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from .features.active_claims import ActiveClaims
 ROLES = ("agent", "launcher")
 GONE_ON = "gone_on_s"
 """Metric of the evidence that a job goes on without a node: nothing that went wrong before follows from its loss."""
+WENT_ON = "node lost"
+"""Reason of an epoch that a coordinator began because it missed a launcher (remediation/launcher/job_declaration.py)."""
 
 
 @dataclass(slots=True)
@@ -69,6 +72,11 @@ class Liveness:
     _over: bool = field(default=False, init=False, repr=False)
     _waits: bool = field(default=False, init=False, repr=False)
     """The job backs off: that nothing moves is no sign against anybody."""
+    _layout: Layout | None = field(default=None, init=False, repr=False)
+    _broke: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    """Node → the newest event that its launcher's session broke; kept when it opens again."""
+    _missed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False, repr=False)
+    """Node → the epoch in which its job went on without it, and when that was read; until it is clear what was lost."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -79,6 +87,7 @@ class Liveness:
         if frame.layout is not None:
             for name in self._nodes.keys() & frame.layout.launchers.keys():
                 self._nodes[name].had_launcher = True
+        self._watch_layouts(frame)
         if frame.tick:
             self._watch_clocks(frame)
             self._watch_progress(frame)
@@ -86,6 +95,8 @@ class Liveness:
         if not self._over:
             for name, node in self._nodes.items():
                 yield from self._judge(name, node, frame)
+            if frame.tick:
+                yield from self._judge_missed(frame)
         yield from self._returned(frame)
 
     # --- signs from events
@@ -95,11 +106,13 @@ class Liveness:
         if event.name == "session.lost":
             node = self._nodes.setdefault(name, _Node())
             node.lost[event.attributes.get("role", "agent")] = event
+            if event.attributes.get("role") == "launcher":
+                self._broke[name] = event
             self._vanished.setdefault(name, event.time)
         elif event.name == "session.opened":
             yield from self._opened(name, event)
         elif event.name == "peer.lost":
-            self._nodes.setdefault(name, _Node()).unreached = event
+            self._nodes.setdefault(name, _Node()).unreached = self._broke[name] = event
         elif event.name in ("exit", "exception"):
             self._take_failure(event)
         else:
@@ -140,6 +153,15 @@ class Liveness:
         if not node.lost:
             self._nodes.pop(name)
             self._vanished.pop(name, None)
+
+    def _watch_layouts(self, frame: Frame) -> None:
+        """Nodes that were in the epoch before, and that the coordinator went on without."""
+        before, layout = self._layout, frame.layout
+        self._layout = layout
+        if before is None or layout is None or layout.epoch <= before.epoch:
+            return
+        if layout.reason == WENT_ON:
+            self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), (layout.epoch, frame.time)))
 
     def _watch_clocks(self, frame: Frame) -> None:
         """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind."""
@@ -188,6 +210,29 @@ class Liveness:
                 entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
             )
             yield from self._claims.report(claim, revise=False)
+
+    def _judge_missed(self, frame: Frame) -> Iterator[Claim]:
+        """A node whose agent goes on reporting has lost its launcher alone, and with it the workers there."""
+        self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s}
+        for name, (epoch, since) in list(self._missed.items()):
+            entity, silent = _entity(name), self._silence(name, frame)
+            told = (entity, "node.lost") in self._claims or (entity, "launcher.lost") in self._claims
+            if told or name not in frame.reporting or frame.time - since > 3 * self.lease_s:
+                del self._missed[name]
+            elif silent is None and frame.time - since > self.silence_s:
+                del self._missed[name]
+                yield from self._lose_launcher(name, epoch, since, frame)
+
+    def _lose_launcher(self, name: str, epoch: int, since: float, frame: Frame) -> Iterator[Claim]:
+        """Its session broke within a lease of that epoch, whether that was written down or not: a coordinator's end is not."""
+        proofs = [Evidence(text=f"the job went on without {name} in epoch {epoch}, and the agent there reports")]
+        broke = self._broke.get(name)
+        if broke is not None and broke.time <= since:
+            proofs.insert(0, Evidence(text=f"the session of the launcher on {name} broke", event=broke.id))
+        began = broke.time if broke is not None and broke.time <= since else since - self.lease_s
+        yield from self._claims.report(Claim(entity=_entity(name), kind="launcher.lost", score=0.95, since=began, evidence=tuple(proofs)), revise=False)
+        if "launcher" not in self._nodes.get(name, _Node()).lost:
+            yield from self._claims.withdraw(_entity(name), "launcher.lost", frame.time, "its session is open again")
 
     def _silence(self, name: str, frame: Frame) -> Evidence | None:
         age = self._age(name, frame)

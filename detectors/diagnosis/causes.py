@@ -144,7 +144,7 @@ CAUSES = (
         "launcher lost",
         "launcher.lost",
         Severity.SEV2,
-        follows=(*SAME_NODE, *OF_A_LOSS),
+        follows=(Consequence("*", Scope.NODE, early_s=1.0), *OF_A_LOSS),
         together_s=5.0,
         early_s=5.0,
         late_s=LONG_LIVED_S,

@@ -72,6 +72,13 @@ class JobRecord(LedgerRecord, frozen=True, kw_only=True):
     """The fewest nodes on which it runs."""
     demand: Demand | None = None
     """None: it is not elastic, and nobody changes its size."""
+    coordinator: str = ""
+    """Node of the launcher that reported it; '' in records of older versions. After an election it is not the layout's until an epoch is begun."""
+
+    @property
+    def coordinated_by(self) -> str:
+        """Node of the launcher that is commanded."""
+        return self.coordinator or self.layout.coordinator
 
 
 class JobOwner(LedgerRecord, frozen=True, kw_only=True):

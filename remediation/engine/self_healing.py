@@ -9,7 +9,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Incident, IncidentState, Plan, Progress, Target, digest_of
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import SEVERITIES, escalation_of, level_of
+from remediation.policy.escalation import SEVERITIES, escalation_of, is_too_weak, level_of
 
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
@@ -114,7 +114,7 @@ class SelfHealing:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else self.review.settles_at(tracked))
             return
         levels, level = tracked.escalation.levels, level_of(plan.action)
-        outlasts = level not in levels or any(level_of(attempt.action) == level for attempt in earlier)
+        outlasts = is_too_weak(level, levels) or (level in levels and any(level_of(attempt.action) == level for attempt in earlier))
         if levels and outlasts and self.planner.level(tracked) is not None:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 

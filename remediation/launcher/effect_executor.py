@@ -15,7 +15,17 @@ from eagle_eye.types import Layout
 
 from .control_network import Client, Server
 from .coordinator import Coordinator, JobPhase
-from .coordinator_effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
+from .coordinator_effects import (
+    AskGrant,
+    CommandResult,
+    Effect,
+    EmitEvent,
+    End,
+    EndWorkers,
+    Prepare,
+    ReportLayout,
+    Start,
+)
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
 from .event_log import EventLog
 from .membership import Member, precedes
@@ -214,14 +224,19 @@ class EffectExecutor:
                     self.go(self.quietly(node, "halt", {"reason": effect.reason, "after_death": effect.after_death}))
             case EmitEvent():
                 self._tell(effect)
+            case ReportLayout():
+                self.go(self._report_layout(effect.layout, self.coordinator.budget.left))
             case CommandResult():
-                future = self._answers.pop(effect.command, None)
-                if future is not None and not future.done():
-                    future.set_result(effect)
+                self._answer(effect)
             case End():
                 self.go(self._end(effect))
             case _:
                 self._in_place.carry_out(effect)
+
+    def _answer(self, effect: CommandResult) -> None:
+        future = self._answers.pop(effect.command, None)
+        if future is not None and not future.done():
+            future.set_result(effect)
 
     def _prepare(self, effect: Prepare) -> None:
         if self._store is None:  # made while the old workers are still dying

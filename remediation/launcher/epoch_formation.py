@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Layout, RankPlacement, Transition, digest_of
 
-from .coordinator_effects import AskGrant, EmitEvent, EndWorkers, HaltWorkers, Prepare, RegroupWorkers, Start
+from .coordinator_effects import (
+    AskGrant,
+    EmitEvent,
+    EndWorkers,
+    HaltWorkers,
+    Prepare,
+    RegroupWorkers,
+    ReportLayout,
+    Start,
+)
 from .coordinator_facts import (
     BoundaryTimeout,
     JoinersTimeout,
@@ -98,7 +107,9 @@ def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
     state.await_command()
     attributes = {"heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure}
+    reports = [ReportLayout(layout=state.last)] if state.last is not None else []  # elected since the last epoch, it is not known there
     return [
+        *reports,
         EmitEvent(name="budget.exhausted", message=state.exhausted, attributes=attributes),
         EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted", after_death=request.reason == DEATH),
     ]

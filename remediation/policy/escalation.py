@@ -76,7 +76,8 @@ STORAGE = Escalation(self_healed=True, stops_job=True, remedy="make room there, 
 """Full, read-only or gone: the operator has to make room, and no node is to blame."""
 UNSAVED = Escalation(remedy="make room there, or mend the path; the job trains on, and its worker tries the save again by itself")
 """The same, where only a save of ours failed: training is not touched."""
-LOST = Escalation(self_healed=True, stops_job=True, lasting=True)
+LOST = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
+"""The job goes on without the node, and takes it back when it returns; where it may not do so by itself it is commanded to."""
 BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, lasting=True)
 NETWORK = Escalation(
     levels=("reattempt", "restart_worker", "evict_node"), evidence=("dump",), self_healed=True, stops_job=True
@@ -213,6 +214,12 @@ def _nodes(culprits: frozenset[str]) -> frozenset[str]:
 def level_of(action: str) -> str:
     """The level of escalation that an action counts as."""
     return LEVEL_OF.get(action, action)
+
+
+def is_too_weak(level: str, levels: Iterable[str]) -> bool:
+    """Every repair that can help is a stronger one."""
+    order = list(Severity)
+    return all(order.index(SEVERITIES[each]) < order.index(SEVERITIES[level]) for each in levels)
 
 
 def next_level(levels: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:

@@ -228,3 +228,41 @@ def test_with_the_job_the_loss_of_its_node_is_over() -> None:
     frames = list(told(ticks(silent=(LOST,)), killed, *gone))
     done = cut_frame(frames[-1].time + 1, event("job.finished", job(), frames[-1].time + 1))
     assert kinds(claims_of(Liveness(), [*frames, done])) == [("node.lost", LOST, True), ("node.lost", LOST, False)]
+
+
+def went_on(frames: list[Frame], at: float, *, back: float = float("inf")) -> Iterator[Frame]:
+    """From that time on the job runs without LOST, as its coordinator has begun an epoch without it; then with it again."""
+    first = frames[0].layout
+    assert first is not None
+    without = tuple(place for place in first.placements if place.node != LOST)
+    fewer = msgspec.structs.replace(first, epoch=first.epoch + 1, reason="node lost", time=at, placements=without)
+    again = msgspec.structs.replace(first, epoch=first.epoch + 2, reason="node returned", time=back)
+    for frame in frames:
+        yield frame if frame.time < at else replace(frame, layout=fewer if frame.time < back else again)
+
+
+def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_back_at_once() -> None:
+    died = BEGAN + 5.02
+    events = (peer(LOST, died), *sessions(LOST, died, "launcher"), *sessions(LOST, died + 0.05, "launcher", opened=True))
+    claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 0.06, *events)), died + 0.1, back=died + 1.0))
+    assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert claims[0].since == died
+    assert "went on without node-1 in epoch 2" in claims[0].evidence[-1].text
+
+
+def test_fault_the_same_for_a_coordinator_whose_end_nobody_wrote_down() -> None:
+    claims = claims_of(Liveness(), went_on(ticks(), BEGAN + 5.1))
+    assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert claims[0].since < BEGAN + 5.1
+
+
+def test_twin_a_node_that_died_is_told_once_as_a_node() -> None:
+    killed = BEGAN + 5.05
+    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    claims = claims_of(Liveness(), went_on(list(told(ticks(silent=(LOST,)), killed, *gone)), killed + 2.0))
+    assert kinds(claims) == [("node.lost", LOST, True)]
+
+
+def test_twin_a_node_that_was_evicted_has_lost_no_launcher() -> None:
+    evicted = (replace(frame, layout=msgspec.structs.replace(frame.layout, reason="command")) for frame in went_on(ticks(), BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), evicted)) == []

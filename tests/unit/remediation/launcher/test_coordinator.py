@@ -6,7 +6,16 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.types import Layout
 from fakes.plain_coordinator import Job, layout_of, only
 from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.coordinator_effects import AskGrant, CommandResult, EmitEvent, End, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator_effects import (
+    AskGrant,
+    CommandResult,
+    EmitEvent,
+    End,
+    EndWorkers,
+    Prepare,
+    ReportLayout,
+    Start,
+)
 from remediation.launcher.heal_budget import HealRule, parse_heal
 from remediation.launcher.membership import precedes
 from remediation.launcher.quorum import count_votes, voters
@@ -165,6 +174,11 @@ def test_nobody_waits_for_a_server_that_is_not_there() -> None:
     job.coordinator.server_is(False)
     job.coordinator.died(1, "e")
     assert only(job.pass_time(0.0), End)[0].code == 1
+
+
+def test_a_spent_budget_tells_the_server_whom_to_command() -> None:
+    job = Job(heal="none", patience_s=5.0).running("n0", "n1")
+    assert only(job.coordinator.died(1, "e"), ReportLayout)[0].layout == job.coordinator.last
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["it died after the fault", "it was away"])
