@@ -66,6 +66,7 @@ class KafkaStream:
             "retention.bytes": str(max_bytes),
             "max.message.bytes": str(MAX_RECORD_BYTES + BATCH_ROOM),
             "cleanup.policy": "delete",
+            "message.timestamp.type": "LogAppendTime",  # by the broker's clock: a writer's own may be anything
         }
         options = client_options(config)
         clock = clock or SystemClock()

@@ -56,8 +56,9 @@ class Records:
         return self
 
     def end(self, second: int) -> "Records":
-        """A record that ends the windows before."""
-        self.add(b"no record", T0 + second)
+        """Records that end the windows before, as many as it takes for a jump of hours."""
+        for _ in range(8):
+            self.add(b"no record", T0 + second)
         return self
 
 
