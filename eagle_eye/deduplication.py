@@ -4,6 +4,8 @@ from bisect import bisect_right
 
 KEPT_GAPS = 256
 """Gaps remembered per writer; the oldest one counts as seen beyond."""
+JUMP = 1 << 20
+"""Numbers rise one by one. One that is so far beyond the last is not its writer's: it is not remembered, lest what lies between counts as seen."""
 
 
 class Seen:
@@ -14,17 +16,21 @@ class Seen:
     [True, True, True, False, True, False, True]
     """
 
-    __slots__ = ("_highs", "_lows")
+    __slots__ = ("_highs", "_last", "_lows")
 
     def __init__(self) -> None:
         self._lows: list[int] = []
         self._highs: list[int] = []
+        self._last = 0
+        """The last number that was new."""
 
     def first_time(self, number: int) -> bool:
         """True once for each number."""
         highs = self._highs
         if highs and number == highs[-1] + 1:
-            highs[-1] = number
+            highs[-1] = self._last = number
+            return True
+        if highs and number > self._last + JUMP:
             return True
         return self._insert(number)
 
@@ -35,6 +41,7 @@ class Seen:
     def _insert(self, number: int) -> bool:
         if number in self:
             return False
+        self._last = number
         at = bisect_right(self._lows, number)
         joins_left = at > 0 and self._highs[at - 1] == number - 1
         joins_right = at < len(self._lows) and self._lows[at] == number + 1

@@ -57,17 +57,21 @@ class Compactor:
     def retain(self) -> int:
         """Remove what is too old, and the oldest beyond the bytes that are allowed; returns how many. Of all partitions. Raises HistoryError."""
         now = self._clock.now()
-        files = sorted(self._place.files(), key=lambda file: (file.latest, file.path))
+        files = sorted(self._place.files(), key=lambda file: (self._newest(file), file.path))
         total = sum(file.bytes for file in files)
         removed = 0
         for file in files:
-            if file.latest >= now - self._config.retention_s and total <= self._config.max_bytes:
+            if self._newest(file) >= now - self._config.retention_s and total <= self._config.max_bytes:
                 break
             self._place.remove(file)
             total -= file.bytes
             removed += 1
         self._place.sweep(now - UNFINISHED_S)
         return removed
+
+    def _newest(self, file: HistoryFile) -> float:
+        """Time of its newest rows; those of a clock that is ahead are as old as what they came with."""
+        return min(file.latest, file.last_window + self._config.file_s + GRACE_S)
 
     def _remove_covered(self, files: Sequence[HistoryFile], now: float) -> None:
         seen = {file.path for file in visible(files)}

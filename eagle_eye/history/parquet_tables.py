@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eagle_eye.types import SchemaRecord
+from eagle_eye.types.entity import LATEST
 from eagle_eye.wire import step_arrays
 
 ROW_GROUP = 1 << 17
@@ -161,7 +162,7 @@ def _of_steps(portion: Portion, names: tuple[str, ...]) -> tuple[Any, dict[str, 
         flat = (np.repeat(numbers, workers), np.repeat(epochs, workers), ends.reshape(-1), values.reshape(-1, len(names)))
         parts.append((*flat, np.full(len(within), run), within))
     steps, epochs, ends, values, of_run, within = (np.concatenate(each) for each in zip(*parts, strict=True))
-    done = np.isfinite(ends)
+    done = np.abs(ends) <= LATEST  # neither NaN nor what no calendar has
     with np.errstate(over="ignore"):
         metrics = _turned(values[done].astype(np.float32))
     keys = runs.columns(ends[done], of_run[done], within[done]) | {"step": pa.array(steps[done]), "epoch": pa.array(epochs[done])}

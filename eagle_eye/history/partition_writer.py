@@ -6,6 +6,7 @@ doubles a row. Nothing is reported as done before it is durable.
 """
 
 import contextlib
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from .file_names import HistoryFile, table_of, window_of
 from .history_metrics import WriterCounts
 from .object_store import ObjectStore
 from .parquet_tables import Blocks, Origin, TableFile
+from .stream_clock import StreamClock
 
 CHUNK_BYTES = 64 << 20
 """Of numbers that are held in memory before they are written into the files of the window."""
@@ -32,6 +34,7 @@ INCARNATIONS_KEPT = 8
 SENDERS_KEPT = 200_000
 ORIGINS_KEPT = 1_000_000
 SCHEMAS_KEPT = 4096
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -97,11 +100,13 @@ class PartitionWriter:
         self._blocks: dict[tuple[str, int, bool], Blocks] = {}
         """(schema id, number of names, whether of steps) → what is not written yet."""
         self._bytes = 0
+        self._clock = StreamClock()
         self._window: _Window | None = None
 
     def warm(self, messages: Iterable[Message]) -> None:
         """Learn schemas, and which batches were written before, from the records before the first that is taken."""
         for message in messages:
+            self._clock.see(message.time)
             record = self._read(message)
             if isinstance(record, SchemaRecord):
                 self._schemas.add(record)
@@ -116,12 +121,13 @@ class PartitionWriter:
         done = None
         for message in messages:
             window = self._window
+            now = self._clock.see(message.time)
             if window is None:
-                window = self._window = self._begin(message)
-            elif message.time >= window.end:
+                window = self._window = self._begin(message, now)
+            elif now >= window.end:
                 self._close(window)
                 done = message.offset
-                window = self._window = self._begin(message)
+                window = self._window = self._begin(message, now)
             window.last = message.offset
             record = self._read(message)
             if isinstance(record, wire.SealedBatch):
@@ -139,14 +145,12 @@ class PartitionWriter:
         window, self._window = self._window, None
         self._forget()
         for file in window.files.values() if window is not None else ():
-            with contextlib.suppress(OSError, pa.ArrowException):
-                file.close()
-            file.path.unlink(missing_ok=True)
+            self._discard(file)
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, message: Message) -> _Window:
-        begin = window_of(message.time, self._file_s)
+    def _begin(self, message: Message, now: float) -> _Window:
+        begin = window_of(now, self._file_s)
         return _Window(begin, begin + self._file_s, message.offset, message.offset)
 
     def _read(self, message: Message) -> wire.SealedBatch | SchemaRecord | None:
@@ -210,9 +214,18 @@ class PartitionWriter:
                 file = window.files[schema_id] = TableFile(path, schema)
             try:
                 file.write(blocks, self._origins)
-            except (OSError, pa.ArrowException) as error:
+            except OSError as error:
                 raise HistoryError(f"{file.path} cannot be written: {error}") from error
+            except Exception:  # boundary: numbers that cannot be written must not keep all others from being written, and again after each start
+                log.exception("history: %d blocks of %s cannot be written and are left out", len(blocks.data), schema.source)
+                self.counts.skipped += len(blocks.data)
+                self._discard(window.files.pop(schema_id))
         self._empty()
+
+    def _discard(self, file: TableFile) -> None:
+        with contextlib.suppress(OSError, pa.ArrowException):
+            file.close()
+        file.path.unlink(missing_ok=True)
 
     def _empty(self) -> None:
         """Nothing waits any more; what was learned stays, unless it has become too much."""

@@ -33,17 +33,17 @@ def open_stream_in(
     """
     key = stream_key(access, clock, node=node)
     if key is None:
-        return _open(state_dir, settings, clock, signed=False)
+        return _open(state_dir, settings, clock)
     if checked and key.root is None:
         raise ConfigError(f"{SETTING} is the key of {key.writer.identity}: a server needs one of `eagle-eye certs issue NAME --kind server`, else it cannot check others'")
     from .signed_stream import SignedStream
 
-    return SignedStream(_open(state_dir, settings, clock, signed=True), key, access, clock)
+    return SignedStream(_open(state_dir, settings, clock), key, access, clock)
 
 
-def _open(state_dir: Path, settings: StreamConfig, clock: Clock, *, signed: bool) -> Stream:
+def _open(state_dir: Path, settings: StreamConfig, clock: Clock) -> Stream:
     if settings.kafka.brokers:
-        return _open_kafka(settings, clock, signed=signed)
+        return _open_kafka(settings, clock)
     return EmbeddedStream(
         state_dir / "stream",
         partitions={OBSERVATIONS: settings.partitions},
@@ -56,7 +56,7 @@ def _open(state_dir: Path, settings: StreamConfig, clock: Clock, *, signed: bool
 
 def open_embedded(config: Config, clock: Clock) -> EmbeddedStream:
     """For what only the embedded stream can do. Raises ConfigError where the configuration names brokers."""
-    stream = _open(config.state, config.stream, clock, signed=False)
+    stream = _open(config.state, config.stream, clock)
     if not isinstance(stream, EmbeddedStream):
         raise ConfigError(
             f"the stream is Kafka at {config.stream.kafka.brokers}, and only the embedded stream can do this: stop a "
@@ -70,7 +70,7 @@ def confirmed_by(settings: StreamConfig) -> Mapping[str, str]:
     return {OBSERVATIONS: RUNNER_GROUP} if settings.kafka.brokers else {}
 
 
-def _open_kafka(settings: StreamConfig, clock: Clock, *, signed: bool) -> Stream:
+def _open_kafka(settings: StreamConfig, clock: Clock) -> Stream:
     try:
         import kafka as _  # noqa: F401
     except ImportError as error:
@@ -82,6 +82,5 @@ def _open_kafka(settings: StreamConfig, clock: Clock, *, signed: bool) -> Stream
         partitions={OBSERVATIONS: settings.partitions},
         retention_s=settings.retention_s,
         max_bytes=settings.max_bytes,
-        append_time=signed,
         clock=clock,
     )

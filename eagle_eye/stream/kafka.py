@@ -33,7 +33,7 @@ HOLE_PAUSES_S = (0.002, 0.01, 0.05, 0.25)
 """Tansu may show a batch before the one that precedes it: a hole is looked at again before it is believed."""
 POLL_S = 0.02
 TIMESTAMP_TYPE, APPEND_TIME = "message.timestamp.type", "LogAppendTime"
-"""Of a topic: else a record's time is what its writer says."""
+"""Of a topic: by the broker's clock; a writer's own may be anything."""
 
 
 class _Ahead(NamedTuple):
@@ -53,14 +53,12 @@ class KafkaStream:
         partitions: int | Mapping[str, int] = 1,
         retention_s: float = 86_400.0,
         max_bytes: int = 8 << 30,
-        append_time: bool = False,
         clock: Clock | None = None,
     ) -> None:
         """Connects at the first use. Raises ConfigError for what cannot be right.
 
         partitions: of a topic that does not exist yet (by name, or for all); an existing one keeps its own.
-        retention_s, max_bytes: of each partition of a topic that is made. append_time: its records have the time of the broker, not
-        the one that their writer gives.
+        retention_s, max_bytes: of each partition of a topic that is made.
         """
         _quieten()
         self._config = config
@@ -70,7 +68,7 @@ class KafkaStream:
             "retention.bytes": str(max_bytes),
             "max.message.bytes": str(MAX_RECORD_BYTES + BATCH_ROOM),
             "cleanup.policy": "delete",
-            **({TIMESTAMP_TYPE: APPEND_TIME} if append_time else {}),
+            TIMESTAMP_TYPE: APPEND_TIME,
         }
         options = client_options(config)
         clock = clock or SystemClock()

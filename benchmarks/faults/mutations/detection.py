@@ -55,7 +55,7 @@ class Detection:
         self._folder = folder
         self._logged = logged
         self._job = SampleJob()
-        self._samples = SampleJob()
+        self._samples = SampleJob(incarnation="another")
         self._records = MutatedRecords(self._samples, forest())
         self._reader = wire.RecordReader()
         self._generation = 0

@@ -79,8 +79,10 @@ _ENTITIES = {Kind.WORKER: WORKERS, Kind.GPU: GPUS, Kind.NODE: NODES, Kind.JOB: (
 class SampleJob:
     """Records of a job that goes on. Numbers rise from call to call."""
 
-    def __init__(self, job: str = JOB) -> None:
+    def __init__(self, job: str = JOB, incarnation: str = "agent") -> None:
+        """`incarnation`: of the agents."""
         self.job = job
+        self._incarnation = incarnation
         self.schemas = wire.Schemas()
         self._number = 0
 
@@ -101,7 +103,7 @@ class SampleJob:
                 if len(list(self.schemas)) > known:
                     yield schema
                 blocks.append(Block(schema_id=schema.id, reading=reading))
-            yield Batch(node=node, incarnation="agent", job=self.job, number=self._next(), time=now, blocks=tuple(blocks))
+            yield Batch(node=node, incarnation=self._incarnation, job=self.job, number=self._next(), time=now, blocks=tuple(blocks))
 
     def standing(self, now: float) -> list[Record]:
         """What a reader needs beside batches and events."""
