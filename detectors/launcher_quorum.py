@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Share
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch
 
 KIND = "job.waiting"
 TRAINS = "trains"

@@ -7,6 +7,7 @@ docs/architecture.md. A pair without a handler changes nothing. The caller (Engi
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eagle_eye.clock import Clock
@@ -82,7 +83,7 @@ class IncidentLoop:
             self.contain(tracked, Due())
         for verification in list(self.state.verifications.values()):
             tracked = self.state.incidents[verification.incident]
-            self._contain(tracked, lambda tracked=tracked, verification=verification: self._judge(tracked, verification))
+            self._contain(tracked, partial(self._judge, tracked, verification))
 
     def _judge(self, tracked: TrackedIncident, verification: Verification) -> None:
         verified = self.verifier.judge(tracked, verification)

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -197,11 +198,19 @@ class Intake:
             if ends_term(error):
                 raise
             for message, finding in findings:
-                self._each(message, lambda finding=finding: self._ledger.save_findings([finding]))
+                self._each(message, partial(self._ledger.save_findings, [finding]))
         for message, incident in self._decoded(read[INCIDENTS], _INCIDENT):
-            self._each(message, lambda incident=incident: self._engine.receive_incidents([incident]) if self._is_news(incident) else None)
+            self._each(message, partial(self._receive_incident, incident))
         for message, snapshot in self._decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
-            self._each(message, lambda snapshot=snapshot: self._engine.receive_snapshot(snapshot) if self._is_next(snapshot) else None)
+            self._each(message, partial(self._receive_snapshot, snapshot))
+
+    def _receive_incident(self, incident: Incident) -> None:
+        if self._is_news(incident):
+            self._engine.receive_incidents([incident])
+
+    def _receive_snapshot(self, snapshot: JobSnapshot) -> None:
+        if self._is_next(snapshot):
+            self._engine.receive_snapshot(snapshot)
 
     def _each(self, message: Message, hand_over: Callable[[], None]) -> None:
         """What one record leads to must not end the leader, nor the next one, which reads it again."""

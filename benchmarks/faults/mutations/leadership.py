@@ -41,7 +41,7 @@ class Coordinators:
     def __init__(self) -> None:
         self._asked = 0
 
-    def command(self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float) -> dict[str, Any]:
+    def command(self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float) -> dict[str, Any]:  # noqa: ARG002  # as a commander is called
         """An answer without anything in it, or none."""
         self._asked += 1
         if self._asked % 2:

@@ -47,7 +47,7 @@ class RollingStream:
         check_topic(topic)
         return 1
 
-    def partition_of(self, topic: str, key: str) -> int:
+    def partition_of(self, topic: str, key: str) -> int:  # noqa: ARG002  # as a stream is called
         key.encode()  # a key that cannot be sent is no key
         return 0
 
@@ -57,17 +57,17 @@ class RollingStream:
             raise StreamError(f"{topic} has no partition {partition}")
         return log[0].offset if log else self._ends[topic]
 
-    def end(self, topic: str, partition: int) -> int:
+    def end(self, topic: str, partition: int) -> int:  # noqa: ARG002  # as a stream is called
         self._log(topic)
         return self._ends[topic]
 
-    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
+    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:  # noqa: ARG002  # as a stream is called
         return self.end(topic, partition) > offset
 
-    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:  # noqa: ARG002  # as a stream is called
         self._committed[group, topic] = offset
 
-    def committed(self, group: str, topic: str, partition: int) -> int | None:
+    def committed(self, group: str, topic: str, partition: int) -> int | None:  # noqa: ARG002  # as a stream is called
         return self._committed.get((group, topic))
 
     def close(self) -> None:
