@@ -74,15 +74,6 @@ class LocalCluster:
         agent = self.start_agent(name)
         self.nodes[name] = NodeProcesses(name=name, run_dir=self.run_dir(name), agent=agent, launcher=self._start_launcher(name, name, launch), launch=tuple(launch))
 
-    def restart_agent(self, name: str) -> None:
-        """Start the agent of a node again, after it was ended."""
-        self.nodes[name].agent = self.start_agent(name)
-
-    def restart_launcher(self, name: str) -> None:
-        """Start the launcher of a node again, after it was ended: as `start_node` did."""
-        node = self.nodes[name]
-        node.launcher = self._start_launcher(name, name, node.launch)
-
     def start_launcher(self, name: str, node: str, launch: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one more launcher on a node: each job has its own there."""
         process = self.launchers[name] = self._start_launcher(name, node, launch)

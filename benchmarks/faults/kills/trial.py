@@ -103,9 +103,9 @@ class Trial:
         if moment.part == "server":
             cluster.start_server()
         elif moment.part == "agent":
-            cluster.restart_agent(moment.node)
+            cluster.nodes[moment.node].agent = cluster.start_agent(moment.node)
         else:
-            cluster.restart_launcher(moment.node)
+            cluster.nodes[moment.node].launcher = cluster.start_launcher(moment.node, moment.node, cluster.nodes[moment.node].launch)
         return struck
 
     def _calm(self, since: float, result: Result) -> float:

@@ -143,7 +143,7 @@ def test_workers_that_ended_with_their_launcher_are_not_restarted_once_more(make
     world.find("worker exited", WORKER, since=world.clock.now() - 0.5)
     world.run(12)
     assert world.sent == []
-    assert world.outcomes() == [("evict_node", "done")]
+    assert world.outcomes() == [("restart_worker", "done")]
     assert world.state() is IncidentState.HEALED
 
 
