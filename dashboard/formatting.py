@@ -156,9 +156,9 @@ def clock_time(time: float | None, where: tzinfo, *, milliseconds: bool = False)
     >>> clock_time(0.0, UTC), clock_time(0.25, UTC, milliseconds=True)
     ('00:00:00', '00:00:00.250')
     """
-    if time is None or not math.isfinite(time):
+    moment = _moment(time, where)
+    if moment is None:
         return NOTHING
-    moment = datetime.fromtimestamp(time, where)
     return moment.strftime("%H:%M:%S") + (f".{moment.microsecond // 1000:03d}" if milliseconds else "")
 
 
@@ -168,11 +168,21 @@ def date_time(time: float | None, where: tzinfo, now: float) -> str:
     >>> date_time(0.0, UTC, 60.0), date_time(0.0, UTC, 90_000.0), date_time(0.0, UTC, 1.7e9)
     ('00:00:00', '1 Jan 00:00:00', '1 Jan 1970 00:00:00')
     """
-    if time is None or not math.isfinite(time):
+    moment, today = _moment(time, where), datetime.fromtimestamp(now, where)
+    if moment is None:
         return NOTHING
-    moment, today = datetime.fromtimestamp(time, where), datetime.fromtimestamp(now, where)
     day = f"{moment.day} {moment:%b} " if moment.date() != today.date() else ""
     return day + (f"{moment.year} " if moment.year != today.year else "") + clock_time(time, where)
+
+
+def _moment(time: float | None, where: tzinfo) -> datetime | None:
+    """None for what no calendar has."""
+    if time is None or not math.isfinite(time):
+        return None
+    try:
+        return datetime.fromtimestamp(time, where)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def zone_name(where: tzinfo, now: float) -> str:

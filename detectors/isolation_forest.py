@@ -28,6 +28,8 @@ NAME = "isolation_forest"
 GPU_PREFIX = "gpu."
 DEEPEST = 64
 """Steps to a leaf: the learner grows to the logarithm of the samples of a tree, which is below ten."""
+LARGEST = 1e30
+"""Of a metric: float32 holds eight orders more."""
 
 
 class Forest(msgspec.Struct, frozen=True):
@@ -189,10 +191,12 @@ def _arrays(forest: Forest) -> _Trees:
         raise ValueError("its trees have unequal sizes")
     if not {len(forest.median), len(forest.spread)} == {names} or not 0 <= trees.feature.min() <= trees.feature.max() < names:
         raise ValueError("its trees ask for metrics that it does not name")
-    if not 0 <= trees.children.min() <= trees.children.max() < shape[1] or not 0 <= forest.depth <= shape[1] or not 0 < forest.expected < np.inf:
+    if not 0 <= trees.children.min() <= trees.children.max() < shape[1] or not 0 <= forest.depth <= shape[1]:
         raise ValueError("its trees lead nowhere")
-    if forest.depth > DEEPEST or not all(np.isfinite(values).all() for values in (trees.threshold, trees.path, forest.median, forest.spread)):
-        raise ValueError("its trees are deeper than any that are grown, or their numbers are none")
+    if forest.depth > DEEPEST or not 0 <= trees.path.min() <= trees.path.max() <= 2 * DEEPEST or not 1 / DEEPEST <= forest.expected <= DEEPEST:
+        raise ValueError("its trees are deeper than any that are grown")
+    if not all((np.abs(values) < LARGEST).all() for values in (trees.threshold, forest.median, forest.spread)):
+        raise ValueError("its numbers are none of a metric")
     return trees
 
 

@@ -254,19 +254,27 @@ class Config(Section, frozen=True, kw_only=True):
     def state(self) -> Path:
         """The state directory, resolved."""
         if self.state_dir:
-            return Path(self.state_dir).expanduser().absolute()
+            return _directory("state_dir", self.state_dir)
         home = os.environ.get("XDG_STATE_HOME", "~/.local/state")
-        return (Path(home) / "eagle-eye").expanduser().absolute()
+        return _directory("state_dir", f"{home}/eagle-eye")
 
     @property
     def run(self) -> Path:
         """The runtime directory, resolved: the first candidate that this user may write to."""
         if self.run_dir:
-            return Path(self.run_dir).expanduser().absolute()
+            return _directory("run_dir", self.run_dir)
         if os.access("/run", os.W_OK):
             return Path("/run/eagle-eye")
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         return Path(runtime) / "eagle-eye" if runtime else self.state / "run"
+
+
+def _directory(key: str, path: str) -> Path:
+    """Raises ConfigError for a home directory that cannot be found."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"{key} is {path!r}: there is no such user, or no home directory; write the whole path") from error
 
 
 def load(path: str | os.PathLike[str] | None = None, **overrides: str) -> Config:
@@ -288,7 +296,7 @@ def parse(text: str, name: str = "eagle-eye.toml") -> Config:
     """
     try:
         tables = msgspec.toml.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:  # ValueError: a number of more digits than Python converts
         raise ConfigError(f"{name}: not valid TOML: {error}. Fix the line, or start from `eagle-eye config init`.") from error
     return _converted(tables, name)
 
@@ -324,5 +332,7 @@ def _named(error: msgspec.ValidationError, tables: dict[str, Any]) -> str:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is no UTF-8 ({error.reason}). Save it as UTF-8, or start from `eagle-eye config init`.") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}. Make it with `eagle-eye config init > {path}`.") from error

@@ -83,8 +83,11 @@ def chosen(room: str, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple
     """
     for name in dict.fromkeys((*available(room), *tables)):
         options = dict(tables.get(name, {}))
-        if options.pop("enabled", True):
-            yield name, load(room, options.pop("use", name)), options
+        enabled, use = options.pop("enabled", True), options.pop("use", name)
+        if not isinstance(enabled, bool) or not isinstance(use, str):
+            raise PluginError(f'{name}: write enabled = true or false, and use = "pkg.mod:Name"; they are {_shown(enabled)} and {_shown(use)}')
+        if enabled:
+            yield name, load(room, use), options
 
 
 def beside(plugin: type, verb: str) -> type | None:
@@ -162,8 +165,9 @@ def _ours(room: str) -> types.ModuleType:
 def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise PluginError(f"cannot import {name}: {error}; install what it needs, or correct the name") from error
+    except Exception as error:  # boundary: the module may be a stranger's, and its name anything
+        why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise PluginError(f"cannot import {name}: {why}; install what it needs, or correct the name") from error
 
 
 def _candidates(module: types.ModuleType, verb: str) -> Iterator[type]:

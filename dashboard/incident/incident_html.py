@@ -163,7 +163,7 @@ def timeline_text(moment: TimelineEntry) -> Safe:
 def _told(document: str) -> str:
     try:
         found = msgspec.json.decode(document)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return document
     if not isinstance(found, dict):
         return document

@@ -13,6 +13,7 @@ import msgspec
 
 from eagle_eye.access.secret_files import secret_of
 from eagle_eye.errors import ConfigError
+from eagle_eye.ranges import CountOrNone, Seconds
 from eagle_eye.types import Severity
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -50,11 +51,11 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """PEM of the authority that signed its certificate; empty: the system's."""
     min_severity: Severity = Severity.SEV3
     """Incidents of less make no alert here: info, sev3, sev2, sev1."""
-    per_minute: int = 30
+    per_minute: CountOrNone = 30
     """At most so many messages a minute; the rest wait, and are merged meanwhile. 0: no bound."""
-    timeout_s: float = 10.0
+    timeout_s: Seconds = 10.0
     """A receiver that has not answered by then is tried again later."""
-    every_s: float = 60.0
+    every_s: Seconds = 60.0
     """heartbeat: how often. alertmanager: how often open alerts are sent again; four times as long without us, and they are over."""
     labels: dict[str, str] = {}
     """alertmanager: more labels for each alert, e.g. {cluster = "a"}."""
@@ -64,10 +65,6 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"kind is {self.kind!r}; there are: {', '.join(receiver_kinds())}")
         if self.name and not NAME.fullmatch(self.name):
             raise ValueError(f"name is {self.name!r}; use small letters, digits, - and _")
-        if self.timeout_s <= 0 or self.every_s <= 0:
-            raise ValueError("timeout_s and every_s must be above zero")
-        if self.per_minute < 0:
-            raise ValueError("per_minute must not be below zero")
 
     def __repr__(self) -> str:
         """Without its address, which may be a secret."""

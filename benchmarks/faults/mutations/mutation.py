@@ -41,7 +41,7 @@ def _msgpack_oddities() -> tuple[bytes, ...]:
     return (*nested, *huge, b"\xa2\xff\xfe", b"\xc1", b"\xd5\x01ab", b"\xd6\xff\xff\xff\xff\xff", b"\xca\x7f\x80\x00\x00", b"", b"\xcf" + b"\xff" * 8, b"\x80", b"\x90")
 
 
-ODDITIES = {"json": _json_oddities(), "msgpack": _msgpack_oddities()}
+ODDITIES = {"json": _json_oddities(), "msgpack": _msgpack_oddities(), "toml": ()}
 """Encoded values that a tree of plain values cannot hold: deep ones, lengths that lie, texts that are no text."""
 
 
@@ -114,7 +114,7 @@ class Mutation:
             return self._same_type(value)
         if kind < 0.55:
             return self._other_type()
-        if kind < 0.65:
+        if kind < 0.65 and ODDITIES[form]:
             return msgspec.Raw(self.random.choice(ODDITIES[form]))
         if kind < 0.75 and others:
             other = self.random.choice(others)
