@@ -100,4 +100,5 @@ class ProcessCollector:
             step="",
             last_lines="",
             exception="",
+            launcher="dead" if owner.run else "",
         )

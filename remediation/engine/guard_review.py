@@ -13,6 +13,7 @@ from remediation.policy.engine_settings import EngineSettings
 from .engine_state import EngineState
 from .execution import Execution
 from .tracked_incident import TrackedIncident
+from .verification import Verification
 
 VERDICTS_KEPT = 1000
 
@@ -45,9 +46,10 @@ class GuardReview:
         return tracked.settling.due(quiet_s, self.settings.debounce_max_s)
 
     def situation(self, tracked: TrackedIncident, plan: Plan) -> Situation:
-        """What a guard sees. A plan of the same incident that is only being verified does not count against the plan."""
+        """What a guard sees. A plan that is only being verified does not count against one of the same incident, nor of a fault that came
+        after it and stops the job: until that is repaired nothing can be verified."""
         now, cluster, jobs = self.clock.now(), self.state.cluster_view, self.state.jobs.values()
-        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id)
+        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id and not _stopped_since(tracked, each))
         nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
         return Situation(
             mode=self.settings.mode,
@@ -84,3 +86,8 @@ class GuardReview:
             while len(self._recorded) > VERDICTS_KEPT:
                 self._recorded.pop(next(iter(self._recorded)))
             self.ledger.save_verdict(plan, verdict, self.clock.now())
+
+
+def _stopped_since(tracked: TrackedIncident, verification: Verification) -> bool:
+    """The incident's fault stops the job, and began after the action that is verified was done."""
+    return tracked.escalation.stops_job and tracked.job == verification.plan.targets[0].job and tracked.incident.since > verification.began
