@@ -99,5 +99,5 @@ class ProcessCollector:
             step="",
             last_lines="",
             exception="",
-            **({"launcher": "ended"} if owner.run else {}),
+            launcher="ended" if owner.run else "",
         )

@@ -77,6 +77,8 @@ class Liveness:
     """Node → the newest event that its launcher's session broke; kept when it opens again."""
     _missed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False, repr=False)
     """Node → the epoch in which its job went on without it, and when that was read; until it is clear what was lost."""
+    _ended: dict[str, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
+    """Node → when the loss of its launcher was told last, and in which epoch."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -84,6 +86,10 @@ class Liveness:
             yield from self._take(event)
             if event.node in self._nodes and self._nodes[event.node].lost:
                 self._nodes[event.node].heard_at = frame.time
+            if event.name == "exit" and event.attributes.get("launcher") == "ended" and not self._over:
+                proof = Evidence(text=f"worker {event.entity.name} has ended, and its launcher before it", event=event.id)
+                epoch = self._layout.epoch if self._layout is not None else 0
+                yield from self._lose_launcher(event.node, event.time, proof, since=event.time, epoch=epoch)
         if frame.layout is not None:
             for name in self._nodes.keys() & frame.layout.launchers.keys():
                 self._nodes[name].had_launcher = True
@@ -209,6 +215,7 @@ class Liveness:
             claim = Claim(
                 entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
             )
+            self._ended[name] = frame.time, frame.layout.epoch if frame.layout is not None else 0
             yield from self._claims.report(claim, revise=False)
 
     def _judge_missed(self, frame: Frame) -> Iterator[Claim]:
@@ -216,23 +223,25 @@ class Liveness:
         self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s}
         for name, (epoch, since) in list(self._missed.items()):
             entity, silent = _entity(name), self._silence(name, frame)
-            told = (entity, "node.lost") in self._claims or (entity, "launcher.lost") in self._claims
-            if told or name not in frame.reporting or frame.time - since > 3 * self.lease_s:
+            if (entity, "node.lost") in self._claims or name not in frame.reporting or frame.time - since > 3 * self.lease_s:
                 del self._missed[name]
             elif silent is None and frame.time - since > self.silence_s:
                 del self._missed[name]
-                yield from self._lose_launcher(name, epoch, since, frame)
+                proof = Evidence(text=f"the job went on without {name} in epoch {epoch}, and the agent there reports")
+                yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 
-    def _lose_launcher(self, name: str, epoch: int, since: float, frame: Frame) -> Iterator[Claim]:
-        """Its session broke within a lease of that epoch, whether that was written down or not: a coordinator's end is not."""
-        proofs = [Evidence(text=f"the job went on without {name} in epoch {epoch}, and the agent there reports")]
+    def _lose_launcher(self, name: str, time: float, proof: Evidence, *, since: float, epoch: int) -> Iterator[Claim]:
+        """Told once, although it may be back already. `since`: when it was lost, unless its session was seen to break before; `epoch`: in which
+        its workers ended, or the one that was begun without them."""
+        entity = _entity(name)
+        told, _ = self._ended.get(name, (float("-inf"), 0))
+        if (entity, "node.lost") in self._claims or time - told <= 3 * self.lease_s:
+            return
+        self._ended[name] = time, epoch
         broke = self._broke.get(name)
-        if broke is not None and broke.time <= since:
-            proofs.insert(0, Evidence(text=f"the session of the launcher on {name} broke", event=broke.id))
-        began = broke.time if broke is not None and broke.time <= since else since - self.lease_s
-        yield from self._claims.report(Claim(entity=_entity(name), kind="launcher.lost", score=0.95, since=began, evidence=tuple(proofs)), revise=False)
-        if "launcher" not in self._nodes.get(name, _Node()).lost:
-            yield from self._claims.withdraw(_entity(name), "launcher.lost", frame.time, "its session is open again")
+        seen = (Evidence(text=f"the session of the launcher on {name} broke", event=broke.id),) if broke is not None else ()
+        began = min(since if broke is None else broke.time, time)
+        yield from self._claims.report(Claim(entity=entity, kind="launcher.lost", score=0.95, since=began, evidence=(*seen, proof)), revise=False)
 
     def _silence(self, name: str, frame: Frame) -> Evidence | None:
         age = self._age(name, frame)
@@ -329,6 +338,12 @@ class Liveness:
                 yield from self._claims.withdraw(entity, kind, frame.time, "the job is over")
             elif kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it reports again")
+            elif kind == "launcher.lost" and self._takes_part(entity.name, frame):
+                yield from self._claims.withdraw(entity, kind, frame.time, "it takes part in the job again")
+
+    def _takes_part(self, name: str, frame: Frame) -> bool:
+        """In an epoch after the one in which its launcher was lost."""
+        return frame.layout is not None and name in frame.layout.nodes and frame.layout.epoch > self._ended.get(name, (0.0, 0))[1]
 
 
 def _seen_by(name: str, unreached: Event | None) -> tuple[Evidence, ...]:

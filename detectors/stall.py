@@ -53,6 +53,8 @@ from .features.worker_positions import (
 )
 
 MOVES = frozenset({"stall", "resumed", "worker.finished"})
+SAME_STOP_S = 1.0
+"""Two reports of one worker whose stops began so close together are of one stop."""
 """Events after which a worker is somewhere else than it was."""
 
 
@@ -94,6 +96,8 @@ class Stall:
     """Worker that has finished → its last row."""
     _told: tuple[str, ...] = field(default=(), init=False, repr=False)
     """What the job.paused that is open says of those that are waited for."""
+    _stops: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """(worker, since) of the stops that were told: one that is over is reported by several looks, and late."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
     _rounds: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
 
@@ -144,11 +148,20 @@ class Stall:
     def _was_stopped(self, event: Event) -> Iterator[Claim]:
         """A stop that is over when it is told: its process was ended for another fault. It is told and withdrawn."""
         step, age = event.attributes.get("step", ""), float_attribute(event, "age_s")
+        if self._is_told(event.entity.name, event.time - age):
+            return
         text = f"worker {event.entity.name} was stopped by a signal (state T){f' in step {step}' if step else ''} for {age:.1f} s when it was ended"
         proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age, status="task hang")
         claim = Claim(entity=event.entity, kind="worker.stopped", score=1.0, since=event.time - age, evidence=(proof,))
         yield from self._claims.report(claim, revise=False)
         yield from self._claims.withdraw(event.entity, "worker.stopped", event.time, "its process was ended")
+
+    def _is_told(self, worker: str, since: float) -> bool:
+        """Whether this stop was claimed; if not, it is from now on."""
+        told = any(worker == name and abs(since - known) <= SAME_STOP_S for name, known in self._stops)
+        if not told:
+            self._stops.append((worker, since))
+        return told
 
     def _forget(self) -> None:
         self._rounds.forget()
@@ -403,6 +416,8 @@ class Stall:
         others = waiting_for(at, index)
         entered = not_entered(entity.name, at.workers, collectives_of(self._reports))
         claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *entered, *others))
+        if kind == "worker.stopped":
+            self._is_told(entity.name, claim.since)
         yield from self._claims.report(claim, revise=False)
 
     def _job(

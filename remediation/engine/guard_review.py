@@ -14,6 +14,7 @@ from remediation.policy.engine_settings import EngineSettings
 from .engine_state import EngineState
 from .execution import Execution
 from .tracked_incident import TrackedIncident
+from .verification import Verification
 
 VERDICTS_KEPT = 1000
 log = logging.getLogger(__name__)
@@ -47,9 +48,10 @@ class GuardReview:
         return tracked.settling.due(quiet_s, self.settings.debounce_max_s)
 
     def situation(self, tracked: TrackedIncident, plan: Plan) -> Situation:
-        """What a guard sees. A plan of the same incident that is only being verified does not count against the plan."""
+        """What a guard sees. A plan that is only being verified does not count against one of the same incident, nor of a fault that came
+        after it and stops the job: until that is repaired nothing can be verified."""
         now, cluster, jobs = self.clock.now(), self.state.cluster_view, self.state.jobs.values()
-        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id)
+        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id and not _stopped_since(tracked, each))
         nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
         return Situation(
             mode=self.settings.mode,
@@ -99,3 +101,8 @@ def _verdict(guard: Guard, plan: Plan, situation: Situation) -> Verdict:
     if isinstance(verdict, Allow | Hold | Refuse):
         return verdict
     return Refuse(guard=name, reason=f"the guard answered {type(verdict).__name__} in place of a verdict: mend it, or set enabled = false in [guards.{name}]")
+
+
+def _stopped_since(tracked: TrackedIncident, verification: Verification) -> bool:
+    """The incident's fault stops the job, and began after the action that is verified was done."""
+    return tracked.escalation.stops_job and tracked.job == verification.plan.targets[0].job and tracked.incident.since > verification.began

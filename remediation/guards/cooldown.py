@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from eagle_eye.durations import seconds_between
 from eagle_eye.ranges import Delay
 from eagle_eye.types import Allow, Hold, Outcome, Plan, Situation, Verdict
-from remediation.policy.affected_nodes import OBSERVING, touched
+from remediation.policy.affected_nodes import OBSERVING, isolated, touched
+from remediation.policy.escalation import escalation_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cooldown:
     """Holds the next action for another incident. One that did not help is followed at once by the next stronger one.
 
-    What a job does to itself neither starts a cooldown nor waits for one.
+    What a job does to itself neither starts a cooldown nor waits for one; nor does what evicts nobody from a job that the fault has
+    stopped: there is nothing to leave in peace, and a job that may not heal itself ends if no command comes.
     """
 
     job_s: Delay = 10.0
@@ -21,6 +23,8 @@ class Cooldown:
     """The same for each node that was acted on, whichever job it was for."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
+        if not isolated(plan) and escalation_of(situation.incident.cause, situation.incident.severity).stops_job:
+            return Allow(guard="cooldown", reason="the fault has stopped the job")
         for outcome in situation.outcomes:
             earlier = situation.plans.get(outcome.plan)
             if earlier is None or not _counts(earlier, outcome, plan):

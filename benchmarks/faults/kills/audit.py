@@ -19,7 +19,7 @@ NO_REPAIR = frozenset({"notify", "dump"})
 SPEED = frozenset({"slow worker", "slow node", "workload imbalance", "job slow"})
 """Causes that a busy machine has."""
 WAITING = "job waiting"
-"""Cause of what a coordinator tells that waits for a launcher."""
+"""Cause of what a coordinator tells that waits for a launcher which was killed; it accuses nobody."""
 OVER = frozenset({IncidentState.HEALED, IncidentState.CLOSED})
 
 
@@ -76,7 +76,8 @@ def _accused(kept: IncidentRecord) -> set[str]:
 
 
 def _incidents(books: Books, moment: Moment) -> Iterator[str]:
-    asking = [kept for kept in books.incidents if kept.incident.severity is not Severity.INFO]
+    waits = [kept for kept in books.incidents if kept.incident.cause == WAITING] if moment.part == "launcher" else []
+    asking = [kept for kept in books.incidents if kept.incident.severity is not Severity.INFO and kept not in waits]
     of_fault = [kept for kept in asking if books.struck.worker in _accused(kept)]
     of_kill = [kept for kept in asking if kept not in of_fault and moment.part == "launcher" and _of_lost_launcher(kept, moment.node)]
     absorbed = moment.part == "launcher" and moment.node == books.struck.node  # its workers have ended with it
@@ -84,7 +85,7 @@ def _incidents(books: Books, moment: Moment) -> Iterator[str]:
         of_kill, of_fault = [*of_kill, of_fault[-1]], of_fault[:-1]
     if not (of_fault or (absorbed and of_kill)):
         yield f"incident lost: nobody is accused of {books.struck.kind} but {', '.join(map(_verdict, asking)) or 'nobody'}"
-    for what, found in (("fault", of_fault), ("lost launcher", of_kill)):
+    for what, found in (("fault", of_fault), ("lost launcher", of_kill), ("coordinator that waits", waits)):
         if len(found) > 1:
             yield f"one {what}, {len(found)} incidents: {', '.join(map(_verdict, found))}"
     for kept in asking:
@@ -96,8 +97,8 @@ def _incidents(books: Books, moment: Moment) -> Iterator[str]:
 
 
 def _of_lost_launcher(kept: IncidentRecord, node: str) -> bool:
-    """The workers of a launcher that was killed end with it, and its job waits for it."""
-    return kept.incident.cause == WAITING or any(name == node or node_of_worker(name) == node for name in _accused(kept))
+    """The workers of a launcher that was killed end with it."""
+    return any(name == node or node_of_worker(name) == node for name in _accused(kept))
 
 
 def _outcomes(books: Books) -> Iterator[str]:

@@ -114,7 +114,7 @@ class Trial:
 
         def calm() -> bool:
             now = self.clock.monotonic()
-            if not (self.job.full() and self._told() and not self._open()):
+            if not (self._whole() and self._told() and not self._open()):
                 quiet.clear()
                 return False
             if not quiet:
@@ -124,6 +124,13 @@ class Trial:
         if not self.job.wait(calm, CALM_S):
             result.violations.append(f"not calm after {CALM_S:.0f} s: {self._reasons()}")
         return self.clock.now() - since
+
+    def _whole(self) -> bool:
+        """All workers train; a job that may not heal itself takes no launcher back that was killed."""
+        if self.moment.heal != "none" or self.moment.part != "launcher":
+            return self.job.full()
+        trace = self.job.record.trace
+        return trace.layout is not None and bool(trace.steps) and trace.steps[-1].epoch == trace.layout.epoch
 
     def _told(self) -> bool:
         """Some incident accuses somebody: the fault was found."""

@@ -251,9 +251,25 @@ def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_
 
 
 def test_fault_the_same_for_a_coordinator_whose_end_nobody_wrote_down() -> None:
-    claims = claims_of(Liveness(), went_on(ticks(), BEGAN + 5.1))
+    claims = claims_of(Liveness(), went_on(ticks(), BEGAN + 5.1, back=BEGAN + 9.1))
     assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
     assert claims[0].since < BEGAN + 5.1
+
+
+def test_fault_workers_that_end_after_their_launcher_prove_its_loss_at_once() -> None:
+    """Its session is not known to have broken: the leader is too young, or the coordinator was the launcher itself."""
+    orphans = [event("exit", worker(LOST, slot), BEGAN + 5.1 + slot / 100, of=LOST, launcher="dead", code="") for slot in (0, 1)]
+    frames = list(went_on(list(told(ticks(), BEGAN + 5.2, *orphans)), BEGAN + 5.3, back=BEGAN + 7.5))
+    claims = claims_of(Liveness(), frames)
+    assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert claims[0].since == BEGAN + 5.1
+    assert "has ended, and its launcher before it" in claims[0].evidence[0].text
+    assert "takes part in the job again" in claims[1].evidence[-1].text
+
+
+def test_twin_a_worker_that_its_launcher_reports_proves_nothing_against_that() -> None:
+    ended = event("exit", worker(LOST, 0), BEGAN + 5.1, code="1")
+    assert kinds(claims_of(Liveness(), told(ticks(), BEGAN + 5.2, ended))) == []
 
 
 def test_twin_a_node_that_died_is_told_once_as_a_node() -> None:

@@ -71,6 +71,16 @@ def test_a_stop_that_is_over_when_it_is_told_is_told_and_withdrawn(more: dict[st
     assert kinds(claims) == [("worker.stopped", "run/node-0/0", True), ("worker.stopped", "run/node-0/0", False)]
 
 
+@pytest.mark.parametrize("found", [True, False], ids=["it was found before", "it was over when it was found"])
+def test_a_stop_that_several_looks_report_is_told_once(found: bool) -> None:
+    (event_,) = [each for each in stalls("cccc", state="T", behind=1) if each.attributes["state"] == "T"]
+    again = msgspec.structs.replace(event_, time=event_.time + 0.2, number=99, attributes={**event_.attributes, "age_s": "2.2"})
+    begun = event("epoch.started", job(), NOW + 0.1, epoch=2, reason="stall")
+    order = ((event_,), (begun,), (again,)) if found else ((begun,), (event_,), (again,))
+    claims = run(*(cut_frame(NOW + 0.1 * number, *events, layout=LAYOUT) for number, events in enumerate(order)))
+    assert kinds(claims) == [("worker.stopped", "run/node-0/0", True), ("worker.stopped", "run/node-0/0", False)]
+
+
 @pytest.mark.parametrize(("age_s", "kind"), [(2.0, "job.paused"), (31.0, "job.stalled")])
 def test_twin_all_wait_at_the_same_place_nobody_is_accused(age_s: float, kind: str) -> None:
     assert kinds(run(cut_frame(NOW, *stalls("cccc", age_s=age_s), layout=LAYOUT))) == [(kind, job().name, True)]

@@ -136,6 +136,24 @@ def test_a_lost_node_that_the_job_may_not_leave_behind_by_itself_is_left_behind_
         assert world.ledger.cordoned() == ()
 
 
+def test_a_fault_that_stops_the_job_while_a_repair_is_verified_does_not_wait_for_that(make):
+    """The job may not heal itself, and ends if no command comes within seconds; of the repair before nothing can be seen meanwhile."""
+    world = make()
+    world.job.budget_left, world.job.stalled = 0, True
+    world.job.tell("budget.exhausted", heal="none")
+    world.find("worker killed", WORKER)
+    world.run(2)
+    assert world.sent == ["restart"]
+    world.job.stalled = True
+    world.job.tell("budget.exhausted", heal="none")
+    world.find("launcher lost", NODE, name="i2")
+    world.run(4)
+    assert world.sent == ["restart", "restart"]
+    world.run(12)
+    assert (world.state("i1"), world.state("i2")) == (IncidentState.HEALED, IncidentState.HEALED)
+    assert (world.outcomes("i1"), world.outcomes("i2")) == ([("restart_worker", "done")], [("restart_worker", "done")])
+
+
 def test_workers_that_ended_with_their_launcher_are_not_restarted_once_more(make):
     """The coordinator has gone on without their node: that is more than the restart that helps against an exit."""
     world = make()

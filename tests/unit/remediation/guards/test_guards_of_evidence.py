@@ -145,6 +145,16 @@ def test_a_job_is_left_in_peace_after_an_action_that_helped():
     assert isinstance(Cooldown(job_s=0.0)(LEAVE, situation(**before)), Allow)
 
 
+@pytest.mark.parametrize(("cause", "repair", "held"), [
+    ("launcher lost", {"action": "restart_worker"}, False), ("worker killed", {"action": "restart_worker", "workers": ("r/c/0",)}, False),
+    ("slow node", {"action": "restart_worker"}, True), ("ecc error", {"exclude": ("c",)}, True),
+])  # fmt: skip
+def test_a_job_that_stands_still_is_restarted_at_once(cause, repair, held):
+    before = done(plan("p0", action="reattempt", workers=("r/c/0",), of="i0"), ago=1.0)
+    verdict = Cooldown()(plan(**repair), situation(**before, incident=incident(cause=cause)))
+    assert isinstance(verdict, Hold if held else Allow)
+
+
 def test_a_leader_before_us_whose_clock_was_ahead_makes_no_cooldown_longer():
     assert isinstance(Cooldown()(LEAVE, situation(**done(plan("p0", action="roll_back", of="i0"), ago=-3600.0))), Allow)
     verdict = Cooldown()(LEAVE, situation(**done(plan("p0", action="roll_back", of="i0"), ago=-0.1)))
