@@ -58,6 +58,7 @@ def rows_of(runs: Sequence[AwayRun]) -> list[Row]:
         _none("of them told twice", [run for run in struck if run.told > 1]),
         Row("from the part's return, or the fault after it, to the incident", f"median {statistics.median(told):.1f} s, worst {max(told):.1f} s" if told else "none"),
         _none("other incidents that ask for a repair", [run for run in runs for _ in run.beside], _causes([cause for run in runs for cause in run.beside])),
+        Row("incidents about what a job waits for, or what the full disk refuses; they accuse nobody", f"{sum(len(run.waits) for run in runs)}{_causes([cause for run in runs for cause in run.waits])}"),
         _none("others accused", [run for run in runs for _ in run.accused], _causes([cause for run in runs for cause in run.accused])),
         Row("named for being slow, on a machine with fewer cores than processes", f"{sum(bool(run.slow) for run in runs)} runs{_causes([cause for run in runs for cause in run.slow])}"),
         _none("actions of the engine, evictions", [run for run in runs for _ in (*run.repairs, *run.evictions)]),

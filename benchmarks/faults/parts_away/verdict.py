@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.elastic.commits import Commit
-from benchmarks.faults.parts_away.outage import Outage
+from benchmarks.faults.parts_away.outage import ON_DISK, Outage
 from benchmarks.faults.parts_away.parts import Watchers
 from benchmarks.harm.deployment import WORKERS, HarmJob
 from eagle_eye.types import Incident, Kind, Severity
@@ -47,6 +47,8 @@ class AwayRun:
     """None of them came."""
     beside: tuple[str, ...] = ()
     """Other incidents that ask for a repair."""
+    waits: tuple[str, ...] = ()
+    """Those that are true and accuse nobody: what a job waits for that needs to heal itself, and a save that the full disk refuses."""
     accused: tuple[str, ...] = ()
     """Anybody else who was named in an incident."""
     slow: tuple[str, ...] = ()
@@ -97,14 +99,17 @@ def judged(
     commits, revisions = job.commits.look(), watchers.deployment.incidents(job.name)
     ours = naming(revisions, strike.worker) if strike is not None else []
     last = {each.id: each for each in revisions}
+    asking = [
+        each for each in last.values()
+        if each.id not in ours and each.severity is not Severity.INFO and each.cause not in SPEED and not _explained(each)
+    ]  # fmt: skip
+    true = ({"job waiting"} if strike is not None else set[str]()) | ({"storage error"} if outage.part in ON_DISK else set[str]())
     since = max(back, strike.at) if strike is not None else back
     return AwayRun(
         outage=outage, steps_lost=_steps_lost(outage, commits, strike), workers_ended=_ended(outage, commits, before, strike), restarts=_restarts(job, strike),
         told=len(ours), missing=strike is not None and not ours,
-        beside=tuple(
-            f"{each.severity} {each.cause}" for each in last.values()
-            if each.id not in ours and each.severity is not Severity.INFO and each.cause not in SPEED and not _explained(each)
-        ),
+        beside=tuple(f"{each.severity} {each.cause}" for each in asking if each.cause not in true),
+        waits=tuple(each.cause for each in asking if each.cause in true),
         accused=_accused(revisions, strike, slow=False), slow=_accused(revisions, strike, slow=True),
         repairs=tuple(f"{each.action} {each.state}" for each in watchers.deployment.repairs(job.name) if each.incident not in ours),
         evictions=tuple(dict.fromkeys(node for layout in job.record.layouts for node in layout.excluded)),
