@@ -138,13 +138,14 @@ class IsolationForest:
     def _use(self, baseline: Baseline) -> None:
         if baseline.digest == self._digest:
             return
-        self._digest, self._above = baseline.digest, {}
+        self._digest = baseline.digest
         try:
-            self._forest = msgspec.msgpack.decode(baseline.data, type=Forest)
-            self._trees = _arrays(self._forest)
+            forest = msgspec.msgpack.decode(baseline.data, type=Forest)
+            trees = _arrays(forest)
         except (*UNREADABLE, ValueError, OverflowError) as error:
-            self._forest = self._trees = None
-            log.warning("baseline %s of %s cannot be used, the detector is silent until the next one: %s", baseline.digest, baseline.job, error)
+            log.warning("baseline %s of %s cannot be used, the one before goes on: %s", baseline.digest, baseline.job, error)
+            return
+        self._forest, self._trees, self._above = forest, trees, {}
 
     def _high(self, node: str, score: float, bar: float, sample: Doubles, frame: Frame) -> Iterator[Claim]:
         count = self._above[node] = self._above.get(node, 0) + 1

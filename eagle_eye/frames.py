@@ -44,6 +44,9 @@ PLANS_SPARE = 4096
 NODES_KEPT = GPUS_KEPT = 50_000
 WORKERS_KEPT = 200_000
 """Names come over a wire: beyond so many those that were heard of first are forgotten."""
+BASELINES_KEPT = 64
+"""Of one job; a detector reads one."""
+FITTED_AHEAD_S = 3600.0
 SUCCEEDED_TICKS = 10
 """An incarnation that was silent for so many ticks has no precedence any more over the one before it."""
 AHEAD_S = 5.0
@@ -98,7 +101,7 @@ class Counts:
     unbelieved: int = 0
     """Layouts, events and steps of an epoch that is too far beyond those that the job's launchers have declared."""
     impossible: int = 0
-    """Steps with a number, an epoch or a time that cannot be."""
+    """Steps with a number, an epoch or a time that cannot be; baselines of the future."""
 
 
 class _Part(NamedTuple):
@@ -204,6 +207,8 @@ class FrameBuilder:
         self._events: list[Event] = []
         self._steps = StepAssembly()
         self._ticks = 0
+        self._time = 0.0
+        """Of the newest mark."""
         self.reporting_now: set[str] = set()
         """Nodes with a batch since the tick before."""
         self.ahead: dict[str, float] = {}
@@ -220,14 +225,13 @@ class FrameBuilder:
             if self._believes(record.epoch):
                 self._feed_layout(record)
         elif isinstance(record, Baseline):
-            present = self.baselines.get(record.name)
-            if present is None or record.fitted >= present.fitted:
-                self.baselines = {**self.baselines, record.name: record}
+            self._feed_baseline(record)
         elif isinstance(record, SchemaRecord):
             self._schemas.add(record)
 
     def cut(self, mark: Mark) -> Frame:
         """The events since the last mark, and nothing else."""
+        self._time = mark.time
         return Frame(
             job=self.job,
             number=mark.number,
@@ -244,6 +248,7 @@ class FrameBuilder:
     def tick(self, mark: Mark) -> Frame:
         """Everything since the last tick, and the events since the last mark."""
         self._ticks += 1
+        self._time = mark.time
         self._let_leave()
         for header in self._newest.values():
             self._clocks.observe(mark.time, header)
@@ -325,6 +330,16 @@ class FrameBuilder:
                 self.topology = msgspec.structs.replace(self.topology, gpus={**self.topology.gpus, event.entity.name: event.node})
         else:
             self.counts.duplicates += 1
+
+    def _feed_baseline(self, baseline: Baseline) -> None:
+        """The newest counts. One that was fitted in the future would be the newest for ever."""
+        present = self.baselines.get(baseline.name)
+        if self._time and baseline.fitted > self._time + FITTED_AHEAD_S:
+            self.counts.impossible += 1
+        elif present is None or baseline.fitted >= present.fitted:
+            self.baselines = {**self.baselines, baseline.name: baseline}
+            if len(self.baselines) > BASELINES_KEPT:
+                del self.baselines[next(iter(self.baselines))]
 
     def _feed_layout(self, layout: Layout) -> None:
         """An older epoch may come late: steps of it are still judged by its own workers."""

@@ -180,8 +180,8 @@ def _difference(
         noun=_SINGULAR[key[0]],
         id=key[1],
         revision=key[2],
-        recorded=before[1].decode() if before else "",
-        replayed=after[1].decode() if after else "",
+        recorded=before[1].decode(errors="replace") if before else "",
+        replayed=after[1].decode(errors="replace") if after else "",
     )
 
 

@@ -54,8 +54,11 @@ def print_text(console: Console, text: str, *, indent: int = 0) -> None:
 
 
 def local_time(moment: float) -> str:
-    """Seconds since 1970 as the local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    """Seconds since 1970 as the local date and time; a time that no calendar has is told as it is."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    except (ValueError, OverflowError, OSError):
+        return f"{moment:.3g} s"
 
 
 def brief_time(text: str) -> str:

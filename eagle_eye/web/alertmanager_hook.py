@@ -111,12 +111,11 @@ class AlertmanagerHook:
             self._told.popitem(last=False)
 
     def _event(self, alert: SiteAlert, place: AlertTarget) -> Event:
-        ended = alert.ends_at if alert.status == "resolved" else None
         return Event(
             name=f"alert.{alert.status}",
             job=place.job,
             entity=place.entity,
-            time=(ended or alert.starts_at).timestamp(),
+            time=alert.time,
             node=NODE,
             incarnation=self._incarnation,
             number=next(self._numbers),

@@ -6,13 +6,14 @@ https://prometheus.io/docs/alerting/latest/configuration/#webhook_config describ
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from eagle_eye.config import HooksConfig
 from eagle_eye.errors import WireError
 from eagle_eye.types import Entity, Kind, Layout, digest_of
+from eagle_eye.types.entity import LATEST
 
 TEXT_LIMIT = 500
 """Characters of a label or an annotation that are kept."""
@@ -21,15 +22,19 @@ OWN = "EagleEye"
 OWN_LABELS = ("eagle_eye_incident",)
 
 
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""With its zone, as Alertmanager sends it; one without may not exist at all."""
+
+
 class SiteAlert(msgspec.Struct, frozen=True, rename="camel"):
     """One alert of the webhook's body."""
 
     status: Literal["firing", "resolved"]
-    starts_at: datetime
+    starts_at: Moment
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     fingerprint: str = ""
-    ends_at: datetime | None = None
+    ends_at: Moment | None = None
 
     @property
     def name(self) -> str:
@@ -39,6 +44,12 @@ class SiteAlert(msgspec.Struct, frozen=True, rename="camel"):
     def id(self) -> str:
         """The same for every time that this alert is sent, by whichever of Alertmanager's replicas."""
         return digest_of(self.fingerprint or sorted(self.labels.items()), self.starts_at.timestamp())
+
+    @property
+    def time(self) -> float:
+        """When it changed, seconds since 1970; never what no record can hold."""
+        ended = self.ends_at if self.status == "resolved" else None
+        return min(max((ended or self.starts_at).timestamp(), 0.0), LATEST)
 
     @property
     def ours(self) -> bool:

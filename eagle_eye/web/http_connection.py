@@ -42,6 +42,16 @@ class HttpConnection(H11Protocol):
         if self.waits:
             self._await_request()
 
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be read is answered so, unless it comes behind a request that has no answer yet: which of both would this one answer?"""
+        if self.waits:
+            super().send_400_response(msg)
+            return
+        cycle: Any = self.cycle
+        cycle.disconnected = True  # the answer under way has nobody to go to
+        cycle.message_event.set()
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_limit()
         super().connection_lost(exc)

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 TOLD_AGAIN_S = 3600.0
 """The same refusal is counted meanwhile."""
+NODES_KEPT = 10_000
+"""Of one job; those that were named first are forgotten beyond."""
 TOLD_KEPT = 1000
 """Refusals that are told apart; beyond them the oldest is forgotten."""
 
@@ -62,7 +64,7 @@ def objection(peer: Peer, job: str, owner: JobOwner | None) -> str:
 def next_owner(owner: JobOwner, peer: Peer, layout: Layout) -> JobOwner:
     """The owner of a job once this peer has reported this layout: who declared it first, and all nodes that were ever named."""
     nodes = dict.fromkeys((*owner.nodes, *layout.launchers, *layout.nodes, peer.node))
-    return msgspec.structs.replace(owner, nodes=tuple(nodes))
+    return msgspec.structs.replace(owner, nodes=tuple(nodes)[-NODES_KEPT:])
 
 
 def first_owner(peer: Peer, job: str) -> JobOwner:

@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from eagle_eye.rpc.control_messages import (
     ReleaseNodeCommand,
 )
 from eagle_eye.types import Demand, Layout, Notice, Plan
+from eagle_eye.types.entity import Name, Number
 from remediation.launcher.event_log import EventLog, Write
 
 from .job_ownership import JobOwnership
@@ -176,15 +177,15 @@ class Leader:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         """coordinator_of, present, cordon_of, layout or grant; anything else is refused."""
         if kind == "coordinator_of":
-            return self._coordinator_of(peer, str(body["job"]))
+            return self._coordinator_of(peer, _read(body, _JobQuestion).job)
         if kind == "present":
-            return self._present(str(body["node"]), peer.job)
+            return self._present(_read(body, _NodeQuestion).node, peer.job)
         if kind == "cordon_of":
-            return await asyncio.to_thread(self._cordon_of, str(body["node"]), str(body["job"]))
+            return await asyncio.to_thread(self._cordon_of, _read(body, _NodeQuestion).node, _read(body, _JobQuestion).job)
         if kind == "layout":
-            return await asyncio.to_thread(self._remember, peer, body)
+            return await asyncio.to_thread(self._remember, peer, _read(body, _LayoutReport), _demand(body))
         if kind == "grant":
-            return await asyncio.to_thread(self._grant, peer, body)
+            return await asyncio.to_thread(self._grant, peer, _read(body, _GrantRequest))
         raise ControlError(f"the leader does not know the request {kind!r}; is the launcher of a newer version?")
 
     def _coordinator_of(self, peer: Peer, job: str) -> Body:
@@ -212,15 +213,15 @@ class Leader:
         known = cordon.job.partition("/")[0] == job.partition("/")[0]
         return {"job": cordon.job if known else "a job of another tenant", "reason": cordon.reason, "since": cordon.since}
 
-    def _remember(self, peer: Peer, body: Body) -> Body:
-        layout = msgspec.convert(body["layout"], Layout)
+    def _remember(self, peer: Peer, report: "_LayoutReport", demand: Demand | None) -> Body:
+        layout = report.layout
         known = self._jobs.get(layout.job)
         self.ownership.check(peer, layout, layout.epoch, known.layout.epoch if known is not None else 0)
         if known is not None and known.layout.epoch > layout.epoch:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
         facts = JobRecord(
-            layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)),
-            nodes_min=int(body.get("nodes_min", 1)), demand=_demand(body), coordinator=peer.node,
+            layout=layout, address=peer.address, heal=report.heal, budget_left=report.budget_left, nodes_min=report.nodes_min, demand=demand,
+            coordinator=peer.node,
         )  # fmt: skip
         self.ownership.declare(peer, layout)
         self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand, facts.coordinator)
@@ -228,15 +229,15 @@ class Leader:
         self._operator.declare_job(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
         return {}
 
-    def _grant(self, peer: Peer, body: Body) -> Body:
+    def _grant(self, peer: Peer, request: "_GrantRequest") -> Body:
         """The leader's voice where exactly half of the launchers are left: for one side only, and not for a living rival."""
-        layout, epoch = msgspec.convert(body["layout"], Layout), int(body["epoch"])
+        layout, epoch, missing = request.layout, request.epoch, request.missing
         known = self._jobs.get(layout.job)
         self.ownership.check(peer, layout, epoch, known.layout.epoch if known is not None else 0)
-        alive = [node for node in body["missing"] if ("launcher", node, layout.job) in self._peers]
+        alive = [node for node in missing if ("launcher", node, layout.job) in self._peers]
         if alive:
             return {"granted": False, "reason": f"{', '.join(alive)} still has a session to the leader"}
-        if training := self._may_train(layout.job, body["missing"]):
+        if training := self._may_train(layout.job, missing):
             why = "they may train there, cut off from here; start its launcher again, or stop the job and start it anew"
             return {"granted": False, "reason": f"all workers of the last epoch are on {', '.join(training)}: {why}"}
         if not self.old_enough:
@@ -267,6 +268,46 @@ class Leader:
     async def status(self) -> Body:
         body = await asyncio.to_thread(self._operator.status)
         return body | {"term": self.term, "sessions": [str(peer) for peer in self._peers.values()]}
+
+
+class _JobQuestion(msgspec.Struct, frozen=True):
+    """A question about a job."""
+
+    job: Name
+
+
+class _NodeQuestion(msgspec.Struct, frozen=True):
+    """A question about a node."""
+
+    node: Name
+
+
+class _LayoutReport(msgspec.Struct, frozen=True):
+    """What a coordinator reports of a new epoch; the demand of an elastic job stands beside it."""
+
+    layout: Layout
+    heal: Name = "none"
+    budget_left: Number = 0
+    nodes_min: Number = 1
+
+
+class _GrantRequest(msgspec.Struct, frozen=True):
+    """A side with exactly half of the launchers asks for the epoch."""
+
+    layout: Layout
+    epoch: Number
+    missing: tuple[Name, ...]
+
+
+_Asked = TypeVar("_Asked", _JobQuestion, _NodeQuestion, _LayoutReport, _GrantRequest)
+
+
+def _read(body: Body, kind: type[_Asked]) -> _Asked:
+    """Raises ControlError for a body that does not hold what is asked."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"the leader cannot read the request: {error}; is the launcher of another version?") from None
 
 
 def _demand(body: Body) -> Demand | None:

@@ -40,7 +40,7 @@ class Baselines:
         self._refusals = refusals
         self._detector = IsolationForest(sustained=1)
         self._valid = forest()
-        self._silent = self._taken = 0
+        self._refused = self._taken = 0
         builder, job, now = FrameBuilder(JOB, wire.Schemas()), SampleJob(), 1.7e9
         for record in [job.layout(now), *job.second(now, 1)]:
             builder.feed(wire.RecordReader().read(wire.encode(record)))
@@ -51,13 +51,14 @@ class Baselines:
         mutation = Mutation(random)
         data = mutation.encoded(msgspec.msgpack.decode(self._valid), "msgpack") if random.random() < 0.9 else mutation.data(self._valid)
         baseline = Baseline(name=NAME, job=JOB, digest=str(self._taken), fitted=1.0, data=data)
+        before = self._detector._forest
         for claim in self._detector.update(replace(self._frame, baselines={NAME: baseline})):
             if not claim.evidence:
                 raise Fault("a claim without evidence")
-        self._silent += self._detector._forest is None or self._detector._trees is None
+        self._refused += self._detector._forest is before
 
     def tally(self) -> Tally:
-        return Tally(self._silent, self._refusals.count)
+        return Tally(self._refused, self._refusals.count)
 
 
 @contextmanager

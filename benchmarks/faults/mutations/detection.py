@@ -41,7 +41,8 @@ class Logged(logging.Handler):
         self.faults: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        """gRPC answers what is no message of ours by itself, and logs it."""
+        if record.exc_info and not record.name.startswith("grpc"):
             self.faults.append(self.format(record))
 
 

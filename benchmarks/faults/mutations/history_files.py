@@ -45,6 +45,7 @@ class WrittenHistory:
         self._job, self._samples = SampleJob(), SampleJob(incarnation="another")
         self._records = MutatedRecords(self._samples)
         self._reader = wire.RecordReader()
+        self._history.metrics()  # its libraries take seconds to load
         self._offset = self._taken = self._written = 0
         self._refused = 0
 

@@ -14,7 +14,7 @@ from eagle_eye.errors import TemporaryError
 from eagle_eye.ledger import Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS
-from eagle_eye.types import Finding, Incident, JobSnapshot, Mode, Plan
+from eagle_eye.types import Finding, Incident, JobSnapshot, Mode
 from eagle_eye.wire import UNREADABLE
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
@@ -41,12 +41,23 @@ class Coordinators:
     def __init__(self) -> None:
         self._asked = 0
 
-    def command(self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float) -> dict[str, Any]:  # noqa: ARG002  # as a commander is called
+    def command(self, job: str, action: str, _arguments: dict[str, Any], *, epoch: int, **_: Any) -> dict[str, Any]:
         """An answer without anything in it, or none."""
         self._asked += 1
         if self._asked % 2:
             raise TemporaryError(f"{job} did not answer", delay=0.5)
         return {"epoch": epoch + 1} if action == "restart" else {}
+
+
+def engine_over(ledger: Ledger, clock: FakeClock, mode: Mode) -> Engine:
+    """With every action and guard, over the sample job; actions are carried out at once."""
+    services = {"commander": Coordinators(), "clock": clock, "ledger": ledger}
+    actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+    guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
+    engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=clock, settings=EngineSettings(mode=mode), start=at_once)
+    engine.resume()
+    engine.declare_job(JOB, heal="restart:3", budget_left=2)
+    return engine
 
 
 class Leadership:
@@ -90,13 +101,7 @@ class Leadership:
         self._ledger.close()
 
     def _next_leader(self) -> tuple[Intake, Engine]:
-        services = {"commander": Coordinators(), "clock": self._clock, "ledger": self._ledger}
-        actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
-        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        settings = EngineSettings(mode=Mode.AUTO)
-        engine = Engine(ledger=self._ledger, actions=actions, guards=guards, clock=self._clock, settings=settings, start=at_once)
-        engine.resume()
-        engine.declare_job(JOB, heal="restart:3", budget_left=2)
+        engine = engine_over(self._ledger, self._clock, Mode.AUTO)
         return Intake(self._stream, self._ledger, engine, self._clock), engine
 
     def _mutated(self, tree: Any, mutation: Mutation) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError
 from eagle_eye.stream import Message, Position
-from eagle_eye.stream.partitioner import check_size, check_topic
+from eagle_eye.stream.partitioner import check_size, check_topic, partition_of
 
 KEPT = 20_000
 KEPT_BYTES = 32 << 20
@@ -20,7 +20,7 @@ class RollingStream:
         self._topics: dict[str, deque[Message]] = {}
         self._bytes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
-        self._committed: dict[tuple[str, str], int] = {}
+        self._committed: dict[tuple[str, str, int], int] = {}
 
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """As every stream; the oldest records beyond KEPT are forgotten."""
@@ -39,41 +39,48 @@ class RollingStream:
         return Position(0, offset)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
-        log, begin = self._log(topic), self.begin(topic, partition)
-        first = max(0, offset - begin)
+        """Up to so many from an offset on, as far as they are kept."""
+        log = self._log(topic, partition)
+        first = max(0, offset - self.begin(topic, partition))
         return [log[place] for place in range(first, min(len(log), first + limit))]
 
     def partitions(self, topic: str) -> int:
+        """One."""
         check_topic(topic)
         return 1
 
-    def partition_of(self, topic: str, key: str) -> int:  # noqa: ARG002  # as a stream is called
-        key.encode()  # a key that cannot be sent is no key
-        return 0
+    def partition_of(self, topic: str, key: str) -> int:
+        """That one; a key that cannot be sent is no key."""
+        return partition_of(key, self.partitions(topic))
 
     def begin(self, topic: str, partition: int) -> int:
-        log = self._log(topic)
-        if partition:
-            raise StreamError(f"{topic} has no partition {partition}")
+        """Offset of the oldest that is kept."""
+        log = self._log(topic, partition)
         return log[0].offset if log else self._ends[topic]
 
-    def end(self, topic: str, partition: int) -> int:  # noqa: ARG002  # as a stream is called
-        self._log(topic)
+    def end(self, topic: str, partition: int) -> int:
+        """Offset of the next one."""
+        self._log(topic, partition)
         return self._ends[topic]
 
-    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:  # noqa: ARG002  # as a stream is called
-        return self.end(topic, partition) > offset
+    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
+        """Nobody else writes: there is nothing to wait for."""
+        return timeout >= 0.0 and self.end(topic, partition) > offset
 
-    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:  # noqa: ARG002  # as a stream is called
-        self._committed[group, topic] = offset
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember an offset."""
+        self._committed[group, topic, partition] = offset
 
-    def committed(self, group: str, topic: str, partition: int) -> int | None:  # noqa: ARG002  # as a stream is called
-        return self._committed.get((group, topic))
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """What was remembered last."""
+        return self._committed.get((group, topic, partition))
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _log(self, topic: str) -> deque[Message]:
+    def _log(self, topic: str, partition: int = 0) -> deque[Message]:
+        if partition:
+            raise StreamError(f"{topic} has no partition {partition}")
         if topic not in self._topics:
             check_topic(topic)
             self._topics[topic], self._bytes[topic], self._ends[topic] = deque(), 0, 0

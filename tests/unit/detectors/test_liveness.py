@@ -258,7 +258,7 @@ def test_fault_the_same_for_a_coordinator_whose_end_nobody_wrote_down() -> None:
 
 def test_fault_workers_that_end_after_their_launcher_prove_its_loss_at_once() -> None:
     """Its session is not known to have broken: the leader is too young, or the coordinator was the launcher itself."""
-    orphans = [event("exit", worker(LOST, slot), BEGAN + 5.1 + slot / 100, of=LOST, launcher="dead", code="") for slot in (0, 1)]
+    orphans = [event("exit", worker(LOST, slot), BEGAN + 5.1 + slot / 100, of=LOST, launcher="ended", code="") for slot in (0, 1)]
     frames = list(went_on(list(told(ticks(), BEGAN + 5.2, *orphans)), BEGAN + 5.3, back=BEGAN + 7.5))
     claims = claims_of(Liveness(), frames)
     assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]

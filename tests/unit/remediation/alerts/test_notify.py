@@ -67,7 +67,7 @@ def test_receivers_are_tables_of_the_configuration(ledger, clock):
         ({"kind": "fax", "url": "https://x.example/T0/secret"}, "fax"),
         ({"kind": "slack", "uri": "https://x.example/T0/secret"}, "uri"),
         ({"url": "https://x.example/T0/secret"}, "kind"),
-        ({"kind": "slack", "url": "https://x.example/T0/secret", "every_s": 0}, "above zero"),
+        ({"kind": "slack", "url": "https://x.example/T0/secret", "every_s": 0}, "every_s"),
         ({"kind": "slack", "url": "https://x.example/T0/secret", "name": "my pager"}, "my pager"),
     ],
 )

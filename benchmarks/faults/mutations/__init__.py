@@ -1,0 +1,1 @@
+"""Mutated records: python -m benchmarks.faults.mutations."""
