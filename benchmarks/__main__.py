@@ -51,7 +51,13 @@ ELASTIC = (
     "benchmarks.elastic.state_rate",
 )
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
-FAULTS = ("benchmarks.faults.attempts", "benchmarks.faults.agreement")
+FAULTS = (
+    "benchmarks.faults.attempts",
+    "benchmarks.faults.agreement",
+    "benchmarks.faults.signatures",
+    "benchmarks.faults.incidents_command",
+    "benchmarks.faults.parts_away",
+)
 HISTORY = ("benchmarks.cluster.history",)
 """Reads public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")

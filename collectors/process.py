@@ -57,7 +57,6 @@ class ProcessCollector:
                 owner = _Owner(worker.worker, job.job, job.run, str(worker.rank), str(worker.epoch))
                 self._watch(worker.life, owner, None if trusted(job.user) else job.user)
         listed = {worker.life for job in jobs.values() for worker in job.workers}
-        launched = {run for run, job in jobs.items() if job.launched}
         ended = []
         for life, (owner, process) in list(self._watched.items()):
             if owner.run and life not in listed:  # its launcher has removed it and reports its end
@@ -66,7 +65,7 @@ class ProcessCollector:
             stat = process.read()
             if stat is None or stat.state in DEAD:
                 self._forget(life)
-                if owner.run not in launched:
+                if owner.run not in jobs or not jobs[owner.run].launched:
                     ended.append(self._exit(owner, process.pid, stat.status if stat else None))
         return ended
 
@@ -100,4 +99,5 @@ class ProcessCollector:
             step="",
             last_lines="",
             exception="",
+            **({"launcher": "ended"} if owner.run else {}),
         )

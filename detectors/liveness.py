@@ -1,9 +1,11 @@
 """Lost nodes and lost launchers.
 
 A node counts as lost when three independent signs agree: its batches stopped, its sessions on the control channel are
-closed, and its job stalls or a peer's connection to it broke. A restarted server, an unavailable stream, a dead agent
-or one late batch give one of these signs at most. A launcher counts as lost when its session is closed while its
-node's agent still reports.
+closed, and the training shows it: the job stalls, a worker saw a connection break, or an epoch began without the node. A
+restarted server, an unavailable stream, a dead agent, a network between launchers that is cut give one or two of these
+signs. A launcher counts as lost when its session is closed and its node's agent tells of workers that ended with it: one
+that does not answer is out of sight, and its workers train on. It counts as lost, too, when its job has gone on without a node whose
+agent reports: then it is told although the launcher was back before anybody looked.
 """
 
 from collections.abc import Iterator
@@ -15,11 +17,15 @@ from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.topology import node_of_worker
-from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
+from eagle_eye.types import Claim, Entity, Event, Evidence, Kind, Layout
 
 from .features.active_claims import ActiveClaims
 
 ROLES = ("agent", "launcher")
+GONE_ON = "gone_on_s"
+"""Metric of the evidence that a job goes on without a node: nothing that went wrong before follows from its loss."""
+WENT_ON = "node lost"
+"""Reason of an epoch that a coordinator began because it missed a launcher (remediation/launcher/job_declaration.py)."""
 
 
 @dataclass(slots=True)
@@ -30,8 +36,12 @@ class _Node:
     """Role → the event that its session is gone; taken out when it opens again."""
     counts: bool = True
     """False: it vanished together with many others, so its sessions prove nothing."""
-    seen_dying: Event | None = None
-    """A peer saw the connection to it break."""
+    unreached: Event | None = None
+    """The session between its launcher and another one broke."""
+    orphan: Event | None = None
+    """The end of a worker whose launcher has ended, told by its agent."""
+    heard_at: float = -np.inf
+    """When the stream brought an event that was written there after a session of it had gone: somebody lives."""
     had_launcher: bool = False
 
 
@@ -54,19 +64,31 @@ class Liveness:
     _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _vanished: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _broken: Event | None = field(default=None, init=False, repr=False)
+    _failed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Node → when a worker of it failed by itself, in this epoch ..."""
+    _failed_before: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """... and in the one that it ended."""
     _progress: float = field(default=-1.0, init=False, repr=False)
     _moved: float = field(default=float("inf"), init=False, repr=False)
     _over: bool = field(default=False, init=False, repr=False)
     _waits: bool = field(default=False, init=False, repr=False)
     """The job backs off: that nothing moves is no sign against anybody."""
+    _layout: Layout | None = field(default=None, init=False, repr=False)
+    _broke: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    """Node → the newest event that its launcher's session broke; kept when it opens again."""
+    _missed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False, repr=False)
+    """Node → the epoch in which its job went on without it, and when that was read; until it is clear what was lost."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             yield from self._take(event)
+            if event.node in self._nodes and self._nodes[event.node].lost:
+                self._nodes[event.node].heard_at = frame.time
         if frame.layout is not None:
             for name in self._nodes.keys() & frame.layout.launchers.keys():
                 self._nodes[name].had_launcher = True
+        self._watch_layouts(frame)
         if frame.tick:
             self._watch_clocks(frame)
             self._watch_progress(frame)
@@ -74,6 +96,8 @@ class Liveness:
         if not self._over:
             for name, node in self._nodes.items():
                 yield from self._judge(name, node, frame)
+            if frame.tick:
+                yield from self._judge_missed(frame)
         yield from self._returned(frame)
 
     # --- signs from events
@@ -83,19 +107,36 @@ class Liveness:
         if event.name == "session.lost":
             node = self._nodes.setdefault(name, _Node())
             node.lost[event.attributes.get("role", "agent")] = event
+            if event.attributes.get("role") == "launcher":
+                self._broke[name] = event
             self._vanished.setdefault(name, event.time)
         elif event.name == "session.opened":
             yield from self._opened(name, event)
         elif event.name == "peer.lost":
-            self._nodes.setdefault(name, _Node()).seen_dying = event
+            self._nodes.setdefault(name, _Node()).unreached = self._broke[name] = event
+        elif event.name in ("exit", "exception"):
+            self._take_failure(event)
+        else:
+            self._take_state(event)
+
+    def _take_failure(self, event: Event) -> None:
+        """Of a worker: by itself, with its launcher, or because it missed a peer."""
+        if event.attributes.get("launcher") == "ended":
+            self._nodes.setdefault(event.node, _Node()).orphan = event
         elif event.name == "exception" and classify(event.attributes.get("message", "")).symptom:
             self._broken = event
-        elif event.name in ("job.finished", "job.failed"):
+        elif event.name == "exception" or event.attributes.get("signal") == "SIGKILL":
+            self._failed[node_of_worker(event.entity.name)] = event.time
+
+    def _take_state(self, event: Event) -> None:
+        """Of the job."""
+        if event.name in ("job.finished", "job.failed"):
             self._over = True
         elif event.name == "restart.delayed":
             self._waits = True
         elif event.name in ("job.started", "epoch.started"):
             self._over = False
+            self._failed_before, self._failed = self._failed, {}
             if self._waits:
                 self._waits, self._moved = False, event.time
 
@@ -106,13 +147,22 @@ class Liveness:
             return
         node.lost.pop(role, None)
         if role == "launcher":
-            node.seen_dying = None
+            node.unreached = node.orphan = None
             yield from self._claims.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
         else:
             yield from self._claims.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
         if not node.lost:
             self._nodes.pop(name)
             self._vanished.pop(name, None)
+
+    def _watch_layouts(self, frame: Frame) -> None:
+        """Nodes that were in the epoch before, and that the coordinator went on without."""
+        before, layout = self._layout, frame.layout
+        self._layout = layout
+        if before is None or layout is None or layout.epoch <= before.epoch:
+            return
+        if layout.reason == WENT_ON:
+            self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), (layout.epoch, frame.time)))
 
     def _watch_clocks(self, frame: Frame) -> None:
         """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind. A clock that was set back is
@@ -147,20 +197,45 @@ class Liveness:
         if not node.lost:
             return
         silent = self._silence(name, frame)
+        if frame.time - node.heard_at <= 2 * self.lease_s and silent is not None:
+            return
         if silent is not None and self._gone(node, frame, silent):
             third = self._third_witness(name, node, frame)
             if third is not None:
-                yield from self._lose_node(name, node, silent, third)
-        elif silent is None and self._launcher_alone(name, node, frame):
+                yield from self._lose_node(name, node, silent, third, frame.time)
+        elif silent is None and node.orphan is not None and self._launcher_alone(name, node, frame):
             event = node.lost["launcher"]
             proofs = (
                 Evidence(text=f"the session of the launcher on {name} is gone", event=event.id),
-                Evidence(text=f"the agent on {name} still reports"),
+                Evidence(text=f"the agent on {name} still reports, and says that the launcher has ended", event=node.orphan.id),
             )
             claim = Claim(
                 entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
             )
             yield from self._claims.report(claim, revise=False)
+
+    def _judge_missed(self, frame: Frame) -> Iterator[Claim]:
+        """A node whose agent goes on reporting has lost its launcher alone, and with it the workers there."""
+        self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s}
+        for name, (epoch, since) in list(self._missed.items()):
+            entity, silent = _entity(name), self._silence(name, frame)
+            told = (entity, "node.lost") in self._claims or (entity, "launcher.lost") in self._claims
+            if told or name not in frame.reporting or frame.time - since > 3 * self.lease_s:
+                del self._missed[name]
+            elif silent is None and frame.time - since > self.silence_s:
+                del self._missed[name]
+                yield from self._lose_launcher(name, epoch, since, frame)
+
+    def _lose_launcher(self, name: str, epoch: int, since: float, frame: Frame) -> Iterator[Claim]:
+        """Its session broke within a lease of that epoch, whether that was written down or not: a coordinator's end is not."""
+        proofs = [Evidence(text=f"the job went on without {name} in epoch {epoch}, and the agent there reports")]
+        broke = self._broke.get(name)
+        if broke is not None and broke.time <= since:
+            proofs.insert(0, Evidence(text=f"the session of the launcher on {name} broke", event=broke.id))
+        began = broke.time if broke is not None and broke.time <= since else since - self.lease_s
+        yield from self._claims.report(Claim(entity=_entity(name), kind="launcher.lost", score=0.95, since=began, evidence=tuple(proofs)), revise=False)
+        if "launcher" not in self._nodes.get(name, _Node()).lost:
+            yield from self._claims.withdraw(_entity(name), "launcher.lost", frame.time, "its session is open again")
 
     def _silence(self, name: str, frame: Frame) -> Evidence | None:
         age = self._age(name, frame)
@@ -185,21 +260,39 @@ class Liveness:
         return all(role in node.lost for role in needed)
 
     def _third_witness(self, name: str, node: _Node, frame: Frame) -> Evidence | None:
-        if node.seen_dying is not None and self._together(node, node.seen_dying):
-            by = node.seen_dying.attributes.get("seen_by", node.seen_dying.node)
-            return Evidence(text=f"{by} saw its connection to {name} die", event=node.seen_dying.id)
-        if not node.counts:
+        """The training's: nobody may reach the node on Eagle Eye's own network while it trains on.
+
+        In a crowd it counts only against those with whom another launcher lost its session, too.
+        """
+        if not node.counts and not (node.unreached is not None and self._together(node, node.unreached)):
             return None
         if frame.job.startswith("idle/"):
-            return Evidence(text=f"no job on {name} could bear witness; waited two lease times more")
+            return Evidence(text=f"no job on {name} could bear witness; waited two lease times more") if node.counts else None
+        layout = frame.layout
+        left_out = layout is not None and name not in layout.nodes and any(layout.time > lost.time - 2 * self.lease_s for lost in node.lost.values())
+        if self._failed_elsewhere(name, node):  # that explains what the training shows; it is told later, and of its own, that the job goes on without the node
+            return self._gone_on(layout, frame) if layout is not None and left_out else None
         broken = self._broken
         if broken is not None and node_of_worker(broken.entity.name) != name and self._together(node, broken):
             return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
+        if layout is not None and left_out:
+            return Evidence(text=f"epoch {layout.epoch} of the job began without it: {layout.reason}")
         still = frame.time - self._moved
         if still >= self.stall_s and not self._waits:
             text = f"the job stands still for {still:.1f} s"
             return Evidence(text=text, metric="still_s", value=still, threshold=self.stall_s)
         return None
+
+    def _gone_on(self, layout: Layout, frame: Frame) -> Evidence | None:
+        """The job has trained without the node for long enough."""
+        gone_on_s = frame.time - layout.time
+        text = f"epoch {layout.epoch} of the job goes on without it"
+        return Evidence(text=text, metric=GONE_ON, value=gone_on_s, threshold=2 * self.lease_s) if gone_on_s > 2 * self.lease_s else None
+
+    def _failed_elsewhere(self, name: str, node: _Node) -> bool:
+        """A worker of another node has failed by itself since the sessions went."""
+        since = min(lost.time for lost in node.lost.values()) - 2 * self.lease_s
+        return any(other != name and time >= since for failed in (self._failed, self._failed_before) for other, time in failed.items())
 
     def _together(self, node: _Node, event: Event) -> bool:
         """An event happened when the sessions went, not minutes before."""
@@ -213,7 +306,7 @@ class Liveness:
         takes_part = frame.layout is not None and name in frame.layout.nodes
         return takes_part and frame.reporting.get(name, 0.0) > event.time
 
-    def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence) -> Iterator[Claim]:
+    def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence, now: float) -> Iterator[Claim]:
         entity = _entity(name)
         if (entity, "node.lost") in self._claims:
             return
@@ -222,12 +315,12 @@ class Liveness:
             Evidence(text=f"the session of the {event.attributes.get('role', 'agent')} on {name} is gone", event=event.id)
             for event in lost
         )
-        seen = node.seen_dying if node.seen_dying is not None and self._together(node, node.seen_dying) else None
-        times = [event.time for event in (*lost, seen) if event is not None]
-        score = 0.9 if seen is None else 0.99
+        unreached = node.unreached if node.unreached is not None and self._together(node, node.unreached) else None
+        times = [now] if third.metric == GONE_ON else [event.time for event in (*lost, unreached) if event is not None]
+        score = 0.9 if unreached is None else 0.99
         yield from self._claims.withdraw(entity, "launcher.lost", max(times), "the whole node is lost")
         yield from self._claims.report(
-            Claim(entity=entity, kind="node.lost", score=score, since=min(times), evidence=(silent, *sessions, third))
+            Claim(entity=entity, kind="node.lost", score=score, since=min(times), evidence=(silent, *sessions, *_seen_by(name, unreached), third))
         )
 
     def _returned(self, frame: Frame) -> Iterator[Claim]:
@@ -239,6 +332,13 @@ class Liveness:
                 yield from self._claims.withdraw(entity, kind, frame.time, "the job is over")
             elif kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it reports again")
+
+
+def _seen_by(name: str, unreached: Event | None) -> tuple[Evidence, ...]:
+    if unreached is None:
+        return ()
+    by = unreached.attributes.get("seen_by", unreached.node)
+    return (Evidence(text=f"the launcher on {by} lost its session with that on {name}", event=unreached.id),)
 
 
 def _entity(node: str) -> Entity:

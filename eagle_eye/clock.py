@@ -40,10 +40,11 @@ class FakeClock:
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
+        self._set_by = 0.0
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        return self._now
+        return self._now + self._set_by
 
     def monotonic(self) -> float:
         return self._now
@@ -54,3 +55,7 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         with self._lock:
             self._now += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock, as a time server or an operator does; no time passes."""
+        self._set_by += seconds

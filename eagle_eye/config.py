@@ -86,6 +86,8 @@ class KafkaConfig(Section, frozen=True, kw_only=True):
     """SASL user."""
     password_file: str = ""
     """File with the SASL password; else the variable EAGLE_EYE_KAFKA_PASSWORD."""
+    insecure: bool = False
+    """Use `plaintext` with brokers on other machines. On a trusted network only: whoever is on it can read and write the records."""
     timeout_s: Seconds = 10.0
     """Seconds for a broker to acknowledge a record; after that the stream counts as unavailable and records are spooled."""
 
@@ -143,6 +145,12 @@ class AccessConfig(Section, frozen=True, kw_only=True):
     """PEM of this process's certificate. `{node}` in a path is replaced by the node's name, so that nodes can share one file."""
     key_file: str = ""
     """PEM of its key."""
+    stream_key_file: str = ""
+    """NAME.stream of `eagle-eye certs issue`: this process signs its records of the stream, and servers refuse those of anybody else. `{node}` as above. Empty: records are not signed."""
+    stream_late_s: Seconds = 600.0
+    """A signed record that reaches the stream later is refused as one that was recorded and is written again. What waits in a spool is signed when it is sent."""
+    stream_unsigned: bool = False
+    """Servers take records without a signature, too: until all nodes have their keys."""
     tokens_file: str = ""
     """TOML with hashed tokens and roles of the operators (`eagle-eye token`). Default: tokens/tokens.toml in the state directory, if it exists."""
     token_file: str = ""
@@ -205,6 +213,9 @@ class StallConfig(Section, frozen=True, kw_only=True):
     """How long an elastic worker that is not needed any more may take to end."""
     boundary_s: Seconds = 3.0
     """How long elastic workers that are to leave may take to the end of their step before the others go on without them."""
+    silent_s: Seconds = 5.0
+    """How long a launcher that has fallen silent is waited for when a worker of a job that is not elastic has died: its process may only be held up,
+    and to go on without it and take it back costs a second restart. One whose connection was closed has ended, and is not waited for."""
     reconnect_s: Seconds = 1.0
     """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 

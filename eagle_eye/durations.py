@@ -1,8 +1,10 @@
-"""Lengths of time as people write them: 45s, 90m, 12h, 30d, 2w."""
+"""Lengths of time as people write them (45s, 90m, 12h, 30d, 2w), and between two times that were read from two clocks."""
 
 import re
 
 UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+CLOCKS_DIFFER_S = 1.0
+"""By so much clocks may differ that a time server keeps."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
@@ -24,3 +26,12 @@ def duration_text(seconds: float) -> str:
     """
     unit = next((unit for unit, length in reversed(UNIT_SECONDS.items()) if seconds >= length and seconds % length == 0), "s")
     return f"{seconds / UNIT_SECONDS[unit]:g}{unit}"
+
+
+def seconds_between(began: float, ended: float) -> float | None:
+    """Seconds from one wall time to a later one, perhaps of another machine; None where they cannot be true: a clock was set in between.
+
+    >>> seconds_between(100.0, 102.5), seconds_between(100.0, 99.8), seconds_between(100.0, 90.23)
+    (2.5, 0.0, None)
+    """
+    return max(0.0, ended - began) if ended - began >= -CLOCKS_DIFFER_S else None

@@ -4,7 +4,8 @@
     ├── ConfigError            the configuration, or a command line, is not usable
     ├── PluginError            a detector, collector, guard or action cannot be found, built or trusted
     ├── WireError              bytes that are no record of ours
-    │   └── NewerVersion       a record of a newer version than this program reads
+    │   ├── NewerVersion       a record of a newer version than this program reads
+    │   └── RecordRefused      a record that its writer may not write, or whose signature is wrong
     ├── StreamError            the stream refused or lost a request
     │   ├── StreamUnavailable         it does not answer: try again later, spool meanwhile
     │   ├── StreamFull         no room left under it
@@ -52,6 +53,10 @@ class WireError(EagleEyeError):
 
 class NewerVersion(WireError):
     """A record of a newer schema version; it goes to the dead-letter topic and is counted."""
+
+
+class RecordRefused(WireError):
+    """A record that its writer may not write, or whose signature is wrong."""
 
 
 class StreamError(EagleEyeError):

@@ -16,6 +16,7 @@ import numpy as np
 from .deduplication import Writers
 from .errors import WireError
 from .frame_columns import Columns, Rows
+from .node_clocks import NodeClocks
 from .step_assembly import EPOCHS_KEPT, StepAssembly
 from .topology import with_layout
 from .types import (
@@ -197,6 +198,9 @@ class FrameBuilder:
         self._nodes: dict[str, _Node] = {}
         self._writers: dict[str, Writers] = {}
         self._reporting: dict[str, float] = {}
+        self._newest: dict[str, BatchHeader] = {}
+        """Node → its newest batch since the last tick."""
+        self._clocks = NodeClocks()
         self._columns: dict[Kind, Columns] = {}
         self._plans: dict[int, _Plan] = {}
         self._pending: list[SealedBatch] = []
@@ -237,7 +241,7 @@ class FrameBuilder:
             generation=mark.generation,
             time=mark.time,
             tick=False,
-            events=self._take_events(mark.time),
+            events=self._take_events(mark),
             layout=self.layout,
             topology=self.topology,
             baselines=self.baselines,
@@ -249,12 +253,15 @@ class FrameBuilder:
         self._ticks += 1
         self._time = mark.time
         self._let_leave()
+        for header in self._newest.values():
+            self._clocks.observe(mark.time, header)
+        self._newest.clear()
         batches = self._take_batches()
         for columns in self._columns.values():
             columns.settle()
         self.reporting_now = {batch.header.node for batch, _ in batches}
         self.ahead = {batch.header.node: batch.header.time - mark.time for batch, _ in batches if batch.header.time - mark.time > AHEAD_S}
-        self._report_steps(batches, mark.time)
+        self._report_steps(batches, mark)
         rows = self._rows_of(batches)
         metrics = {
             kind: columns.metrics(self._ticks, rows.get(kind, ())) for kind, columns in self._columns.items()
@@ -269,7 +276,7 @@ class FrameBuilder:
             metrics=metrics,
             moved={kind: columns.moved() for kind, columns in self._columns.items()},
             steps=self._steps.due(self._ticks, self._layouts),
-            events=self._take_events(mark.time),
+            events=self._take_events(mark),
             layout=self.layout,
             topology=self.topology,
             baselines=self.baselines,
@@ -292,6 +299,9 @@ class FrameBuilder:
             return
         if node.hear(header, self._ticks):
             self._reporting[header.node] = header.time
+        known = self._newest.get(header.node)
+        if known is None or not (header.incarnation == known.incarnation and header.number < known.number):
+            self._newest[header.node] = header
         if id(batch.shape) in self._plans or self._can_plan(batch.shape):
             self._pending.append(batch)
             return
@@ -346,11 +356,15 @@ class FrameBuilder:
 
     # --- closing a tick ------------------------------------------------------------------------------------------
 
-    def _take_events(self, now: float) -> tuple[Event, ...]:
-        """What a clock that is ahead puts into the future has happened by now."""
-        events = tuple(event if event.time <= now + AHEAD_S else msgspec.structs.replace(event, time=now) for event in self._events)
+    def _take_events(self, mark: Mark) -> tuple[Event, ...]:
+        events = tuple(self._on_the_marks_clock(event, mark) for event in self._events)
         self._events.clear()
         return events
+
+    def _on_the_marks_clock(self, event: Event, mark: Mark) -> Event:
+        """What has happened is never later than the mark behind it."""
+        time = min(event.time + self._clocks.offset(event.node), mark.time)
+        return event if time == event.time else msgspec.structs.replace(event, time=time)
 
     def _let_leave(self) -> None:
         left = [columns.leave(self._ticks) for columns in self._columns.values()]
@@ -424,19 +438,21 @@ class FrameBuilder:
             rows.setdefault(group.schema.kind, []).append(group.rows())
         return rows
 
-    def _report_steps(self, batches: list[tuple[SealedBatch, _Plan]], now: float) -> None:
-        """Hand step blocks over, those of equal extent together. `now`: time of the mark."""
-        groups: dict[tuple[str, int, int], tuple[SchemaRecord, list[Integers], list[bytes]]] = {}
+    def _report_steps(self, batches: list[tuple[SealedBatch, _Plan]], mark: Mark) -> None:
+        """Hand step blocks over, those of equal extent together; their times are put on the marks' clock."""
+        groups: dict[tuple[str, int, int], tuple[SchemaRecord, list[Integers], list[bytes], list[float]]] = {}
         for batch, plan in batches:
             if not any(batch.header.rows):
                 continue
+            offset = self._clocks.offset(batch.header.node)
             for part, (_, rows, data) in zip(plan.steps, batch.step_blocks(), strict=True):
                 if rows and len(part.places):
                     key = (part.schema.id, rows, len(part.places))
-                    group = groups.setdefault(key, (part.schema, [], []))
+                    group = groups.setdefault(key, (part.schema, [], [], []))
                     group[1].append(part.places)
                     group[2].append(data)
-        for (_, rows, workers), (schema, places, blocks) in groups.items():
+                    group[3].append(offset)
+        for (_, rows, workers), (schema, places, blocks, offsets) in groups.items():
             numbers, epochs, ends, values = step_arrays(b"".join(blocks), rows, workers, len(schema.names), len(blocks))
             unbelieved = epochs > self._epoch + (EPOCHS_AHEAD if self.layout is not None else EPOCH_JUMP)
             impossible = (numbers < 0) | (numbers > LARGEST) | (epochs < 0) | (np.isinf(ends) | (np.abs(ends) > LATEST)).any(axis=2)
@@ -444,7 +460,7 @@ class FrameBuilder:
                 self.counts.unbelieved += int(unbelieved.sum())
                 self.counts.impossible += int(impossible.sum())
                 ends = np.where((unbelieved | impossible)[..., None], np.nan, ends)  # as if nobody had completed them
-            ends = np.where(ends > now + AHEAD_S, now, ends)
+            ends = np.minimum(ends + np.array(offsets)[:, None, None], mark.time)
             self._steps.report(self._ticks, np.stack(places), schema.names, numbers, epochs, ends, values)
 
 

@@ -18,7 +18,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from .errors import NewerVersion, WireError
+from .errors import NewerVersion, RecordRefused, WireError
+from .stream import refusal
 from .types import (
     SCHEMA,
     Baseline,
@@ -328,6 +329,8 @@ def _kind_of(payload: bytes) -> int:
     if len(payload) < _PREFIX.size:
         raise WireError(f"a record has at least {_PREFIX.size} bytes; {len(payload)} came")
     magic, version, code = _PREFIX.unpack_from(payload)
+    if why := refusal(payload):
+        raise RecordRefused(f"the record is refused: {why}")
     if magic != MAGIC:
         raise WireError(f"a record of ours begins with {MAGIC!r}, this one with {bytes(magic)!r}")
     if version > SCHEMA:

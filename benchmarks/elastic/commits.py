@@ -30,10 +30,12 @@ class Commit(NamedTuple):
 
 
 class Written:
-    """Where a worker writes its commits."""
+    """Where a worker writes its commits: in the folder that the environment names, or in a given one."""
 
-    def __init__(self, worker: str) -> None:
-        path = Path(os.environ[FOLDER]) / f"{worker.replace('/', '-')}-{os.getpid()}.jsonl"
+    def __init__(self, worker: str, folder: Path | None = None) -> None:
+        place = folder or Path(os.environ[FOLDER])
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{worker.replace('/', '-')}-{os.getpid()}.jsonl"
         self._worker, self._file = worker, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def add(self, step: int, loss: float, **more: Any) -> None:

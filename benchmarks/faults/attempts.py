@@ -15,11 +15,18 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.faults import foreign_certificates, foreign_commands, foreign_job_files, foreign_persons, local_users
+from benchmarks.faults import (
+    foreign_certificates,
+    foreign_commands,
+    foreign_job_files,
+    foreign_persons,
+    foreign_records,
+    local_users,
+)
 from benchmarks.faults.attempt import Answer, Kind
 from benchmarks.report import Row, report
 
-KINDS: tuple[Kind, ...] = (foreign_certificates.KIND, foreign_persons.KIND, local_users.KIND, foreign_job_files.KIND, foreign_commands.KIND)
+KINDS: tuple[Kind, ...] = (foreign_certificates.KIND, foreign_persons.KIND, local_users.KIND, foreign_job_files.KIND, foreign_commands.KIND, foreign_records.KIND)
 """A further kind is a module with a `KIND`."""
 GOAL = 30
 """Attempts that docs/access.md writes down."""

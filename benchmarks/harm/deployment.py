@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.elastic.commits import Commits
 from benchmarks.harm.clock_jump import JumpingClock
-from benchmarks.harm.plan import Note, Plan, notes
+from benchmarks.harm.host_network import LOOPBACK, HostNetwork
+from benchmarks.harm.plan import COMMITS, Note, Plan, notes
 from eagle_eye import wire
+from eagle_eye.access.addresses import is_loopback
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import LedgerError
@@ -25,8 +28,9 @@ from eagle_eye.types import Event, Incident, Layout, Outcome
 
 CONFIG = """\
 [server]
-listen = "127.0.0.1:{port}"
+listen = "{listen}"
 http = ""
+insecure = {insecure}
 
 [history]
 enabled = false
@@ -73,19 +77,24 @@ class JobRecord:
 class Deployment:
     """The server, and a reader of what everybody writes down."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        port = free_port()
+    def __init__(self, folder: Path, network: HostNetwork = LOOPBACK) -> None:
+        self.folder, self.network = folder, network
         file = folder / "eagle-eye.toml"
-        file.write_text(CONFIG.format(port=port))
+        listen = f"{network.server}:{free_port()}"
+        file.write_text(CONFIG.format(listen=listen, insecure="false" if is_loopback(listen) else "true"))
         os.environ["PYTHONPATH"] = str(ROOT)
         self.cluster = LocalCluster(folder=folder, config_file=file, clock=SystemClock(), state_dir=folder / "state")
-        self.cluster.start_server()
+        self.start_server()
         self.jobs: dict[str, JobRecord] = {}
         self._stream = EmbeddedStream(folder / "state" / "stream")
         self._offsets: dict[int, int] = {}
         self._reader = wire.RecordReader()
         self._ledger: Ledger | None = None
+
+    def start_server(self) -> None:
+        """On its host; returns at once."""
+        with self.network.entered(None):
+            self.cluster.start_server()
 
     def close(self) -> None:
         """End what runs."""
@@ -143,6 +152,7 @@ class HarmJob:
         self._short = name
         self.nodes = (f"{name}a", f"{name}b")
         self.clock = JumpingClock(file=self.folder / "clock")
+        self.commits = Commits(self.folder / COMMITS)
 
     @property
     def record(self) -> JobRecord:
@@ -156,16 +166,18 @@ class HarmJob:
         """Returns at once. So many nodes, the last ones, have a wall clock that may jump (`clock`)."""
         self.plan.write(self.folder)
         self.clock.shift(0.0)
-        rendezvous = f"127.0.0.1:{free_port()}"
+        network = self.deployment.network
+        rendezvous = f"{network.address(0)}:{free_port()}"
         module, *options = SCRIPTS[self.script]
         command = [sys.executable, "-m", module, *options, "--folder", str(self.folder)]
-        for node in self.nodes:
-            listen = rendezvous if node == self.nodes[0] else "127.0.0.1:0"
+        for number, node in enumerate(self.nodes):
+            listen = rendezvous if number == 0 else f"{network.address(number)}:0"
             launch = [
                 "--listen", listen, "--rdzv", rendezvous, "--job", f"bench/{self._short}", "--run-id", "run-1", "--nnodes", "1:2",
                 "--nproc-per-node", str(WORKERS // 2), *(["--heal", self._heal] if self._heal else []), "--", *command,
             ]  # fmt: skip
-            with self.clock.inherited() if node in self.nodes[len(self.nodes) - jumping :] else contextlib.nullcontext():
+            jumps = number >= len(self.nodes) - jumping
+            with network.entered(number), self.clock.inherited() if jumps else contextlib.nullcontext():
                 self.deployment.cluster.start_node(node, launch)
 
     @property
@@ -221,15 +233,15 @@ def until(condition: Callable[[], bool], seconds: float) -> Turns[bool]:
     return True
 
 
-def side_by_side(deployment: Deployment, work: Iterable[Turns[Result]], at_once: int) -> Iterator[Result]:
-    """So many pieces of work at a time, each result as it comes."""
+def side_by_side(look: Callable[[], None], work: Iterable[Turns[Result]], at_once: int) -> Iterator[Result]:
+    """So many pieces of work at a time, each result as it comes. `look`: what is done between their turns."""
     waiting, running = iter(work), list[Turns[Result]]()
     while True:
         while len(running) < at_once and (fresh := next(waiting, None)) is not None:
             running.append(fresh)
         if not running:
             return
-        deployment.look()
+        look()
         for each in list(running):
             try:
                 next(each)

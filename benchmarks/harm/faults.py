@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.harm.plan import STRUCK, Note, Plan, PlannedFault, notes, write_note
+from benchmarks.harm.plan import STRUCK, Note, Plan, PlannedFault, notes, ordered, write_note
 
 MIB = 1 << 20
 SMALL_DISK, READ_ONLY, LIMITED = "small-disk", "read-only-disk", "memory-limited"
@@ -212,9 +212,12 @@ class FaultRunner:
     def strike(self, step: int, sample: int = -1) -> None:
         """Where the worker begins a step, or makes a micro-batch of it."""
         for number, fault, life in self._faults:
-            if self._is_due(fault, life, step, sample):
+            if self._is_ordered(number, life) if fault.ordered else self._is_due(fault, life, step, sample):
                 write_note(self._folder, Note(number, self._rank, STRUCK, time.time()))
                 FAULTS[fault.kind](FaultSite(self._folder, step, sample))
+
+    def _is_ordered(self, number: int, life: int) -> bool:
+        return life == 0 and ordered(self._folder, number) == os.environ["EAGLE_EYE_WORKER"]
 
     def _is_due(self, fault: PlannedFault, life: int, step: int, sample: int) -> bool:
         if fault.sample != sample:

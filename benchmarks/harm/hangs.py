@@ -206,7 +206,7 @@ def main() -> int:
             chosen = ((number, *pairs[number % len(pairs)]) for number in range(options.trials))
             work = (trial(deployment, number, kind, script, random.Random(f"{options.seed}/{number}")) for number, kind, script in chosen)
             trials = []
-            for each in side_by_side(deployment, work, options.at_once):
+            for each in side_by_side(deployment.look, work, options.at_once):
                 say(str(each))
                 trials.append(each)
         finally:

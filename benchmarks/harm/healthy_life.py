@@ -156,7 +156,7 @@ def main() -> int:
         deployment = Deployment(Path(name))
         try:
             schedules = (drawn(number, options.seed) for number in options.only or range(options.schedules))
-            for each in side_by_side(deployment, (life(deployment, schedule) for schedule in schedules), options.at_once):
+            for each in side_by_side(deployment.look, (life(deployment, schedule) for schedule in schedules), options.at_once):
                 say(each.story() if each.harmed else f"calm, {each.seconds:.0f} s: {each.schedule}")
                 lives.append(each)
         finally:

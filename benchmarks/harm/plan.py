@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 NOTES = "notes.jsonl"
 STRUCK = "struck"
+COMMITS = "commits"
+"""Folder beside the plan, in which every worker notes the steps that it has done (benchmarks/elastic/commits.py)."""
 AT_START = -1
 """The step of what happens before the first one."""
 
@@ -52,6 +54,8 @@ class PlannedFault:
     """So many steps earlier in each further life."""
     moves: bool = False
     """On the next rank in each further life: the data are dealt otherwise."""
+    ordered: bool = False
+    """Strikes the worker that the benchmark names in the course of the job (`order`), at its next step, and only once."""
 
     def __str__(self) -> str:
         who = f"micro-batch {self.sample}" if self.sample >= 0 else "all ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
@@ -95,6 +99,19 @@ def notes(folder: Path) -> list[Note]:
     """What was noted so far."""
     file = folder / NOTES
     return [Note(*json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def order(folder: Path, fault: int, worker: str) -> None:
+    """The ordered fault of this number is to strike this worker (run/node/slot)."""
+    file = folder / f"order-{fault}"
+    file.with_suffix(".new").write_text(worker)
+    file.with_suffix(".new").rename(file)
+
+
+def ordered(folder: Path, fault: int) -> str:
+    """The worker that the fault is to strike; '' as long as it is not ordered."""
+    file = folder / f"order-{fault}"
+    return file.read_text() if file.exists() else ""
 
 
 def write_note(folder: Path, note: Note) -> None:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 import eagle_eye
 from benchmarks.elastic.byte_gpt import MICRO_BATCHES, SIZES, batch_of, layers_of, loss_of, optimizer_of
+from benchmarks.elastic.commits import Written
 from benchmarks.harm.acts import ACTS, PHASES, phase_of, scratch
 from benchmarks.harm.faults import FaultRunner
-from benchmarks.harm.plan import AT_START, PlanRunner
+from benchmarks.harm.plan import AT_START, COMMITS, PlanRunner
 from benchmarks.harm.train_plain import STEP_S
 
 SIZE = SIZES["small"]
@@ -67,11 +68,14 @@ def main() -> None:
     worker = eagle_eye.elastic(
         layers=layers_of(SIZE), loss=loss_of, optimizer=optimizer_of, batch=acts.batch, micro_batches=MICRO_BATCHES
     )
+    done = Written(os.environ["EAGLE_EYE_WORKER"], options.folder / COMMITS)
     for step in worker.steps(until=acts.steps):
         acts.faults.strike(step.number)
         acts.do(step.number, data=False)
         time.sleep(STEP_S)
-        step.run()
+        loss = step.run()
+        if step.result.micro_batches:  # else the others did it while this worker was fenced out
+            done.add(step.number, loss, epoch=step.result.epoch)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.elastic.commits import Written
 from benchmarks.harm.acts import ACTS, PHASES, phase_of, scratch
 from benchmarks.harm.faults import FaultRunner
 from benchmarks.harm.hanging import KINDS, hang
-from benchmarks.harm.plan import AT_START, PlannedAct, PlanRunner
+from benchmarks.harm.plan import AT_START, COMMITS, PlannedAct, PlanRunner
 
 STEP_S = 0.05
 """Most of a step is waiting, so that several jobs share a small machine."""
@@ -32,6 +33,7 @@ class Training:
         self._monitor = monitor
         self._faults = faults
         self._runner = PlanRunner(folder, dist.get_rank(), dist.get_world_size())
+        self._done = Written(os.environ.get("EAGLE_EYE_WORKER", f"rank-{dist.get_rank()}"), folder / COMMITS)
         self._others = dist.new_group()
         self._model = torch.nn.Linear(WIDTH, WIDTH)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
@@ -57,6 +59,7 @@ class Training:
             with self._phase("optimizer"):
                 self._optimizer.step()
                 self._optimizer.zero_grad()
+            self._done.add(step, float(loss))
             if self._monitor is not None:
                 self._monitor.log(loss=float(loss), tokens=float(batch.numel()))
 

@@ -154,11 +154,11 @@ def main() -> int:
         peer = None if options.no_peer else under_torchrun(_made(folder / "peer"))
         deployment = Deployment(folder)
         try:
-            for each in side_by_side(deployment, (fault_run(deployment, schedule) for schedule in schedules), options.at_once):
+            for each in side_by_side(deployment.look, (fault_run(deployment, schedule) for schedule in schedules), options.at_once):
                 say(each.story())
                 runs.append(each)
             if peer is not None:
-                [ours] = side_by_side(deployment, [fault_run(deployment, BESIDE_PEER)], 1)
+                [ours] = side_by_side(deployment.look, [fault_run(deployment, BESIDE_PEER)], 1)
                 say(ours.story())
                 beside = peer_rows(ours, *peer)
         finally:

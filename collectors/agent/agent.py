@@ -224,7 +224,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     credentials = node_credentials(config.access, node, clock)
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
-    stream = LazyStream(lambda: open_stream(config, clock))
+    stream = LazyStream(lambda: open_stream(config, clock, node=node))
     stream.open()
     writer = SpooledWriter(
         stream.as_stream(),

@@ -120,6 +120,8 @@ class WatchedWorker:
         self.stat = self.process.read() if self.process else None
         if self.stat is not None and (self.stat.state in DEAD or self.stat.exiting):
             self.stat = None
+        if self._ring:
+            self._ring.offset = wall - monotonic  # the clock may have been set since the worker began
         now = self._ring.now() if self._ring else None
         self.now = now if now is not None and now.marks else None  # every worker may have a ring; not every script marks anything in it
         if self.stat is None:

@@ -73,7 +73,7 @@ def head(story: IncidentDetails, eye: Eye) -> Safe:
 def facts(story: IncidentDetails) -> Safe:
     """Cause, culprit, where, and what it costs."""
     incident = story.incident
-    found = f"found {formatting.duration(max(0.0, story.opened - incident.since))} after it began"
+    found = "found after an unknown time: the clock jumped" if story.found_s is None else f"found {formatting.duration(story.found_s)} after it began"
     tiles = (
         Tile("Cause", formatting.capital(incident.cause), found),
         Tile("Culprit", summary.culprits(incident), summary.sureness(incident)),
@@ -86,7 +86,7 @@ def facts(story: IncidentDetails) -> Safe:
 def _lasted(story: IncidentDetails) -> str:
     """How long it costs."""
     if story.state in ("healed", "closed"):
-        return f"over after {formatting.duration(story.changed - story.incident.since)}"
+        return "over after an unknown time: the clock jumped" if story.lasted_s is None else f"over after {formatting.duration(story.lasted_s)}"
     if story.superseded_by:
         return "until it came back"
     if story.job_over:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dashboard import formatting
 from dashboard.queries.incident import IncidentDetails, PlanRow
+from eagle_eye.durations import seconds_between
 
 from .summary import action
 
@@ -65,7 +66,7 @@ def _transition(story: IncidentDetails, line: PlanRow | None) -> IncidentStage:
         done = story.state in OVER and line is None
         return IncidentStage(name="Transition", time=None, text="the job went on by itself" if done else "not begun", state="ahead")
     last = steps[-1]
-    took = last.time - steps[0].time
+    took = seconds_between(steps[0].time, last.time) or 0.0
     if last.state == "failed":
         return IncidentStage(name="Transition", time=last.time, text=f"failed: {formatting.short(last.detail, 60)}", state="failed")
     if last.state == "intended":

@@ -10,6 +10,7 @@ from dashboard.queries import incidents as queries
 from dashboard.queries.incidents import IncidentRow
 from dashboard.sources import Sources
 from dashboard.viewer import Viewer
+from eagle_eye.durations import seconds_between
 
 PAGE = {"title": "Incidents", "order": 2}
 
@@ -77,7 +78,7 @@ def _row(line: IncidentRow, eye: Eye) -> tuple[object, ...]:
     proposed: object = f"Proposed: {formatting.spoken(line.waiting_action)}" if line.waiting_plan else line.severity.upper()
     if line.superseded_by:
         proposed = html.joined("superseded by ", html.link(line.superseded_by, "incident", incident=line.superseded_by))
-    lasted = formatting.duration(line.changed - line.since) if line.over else formatting.NOTHING
+    lasted = formatting.duration(seconds_between(line.since, line.changed)) if line.over else formatting.NOTHING
     return (
         html.badge(word, tone), html.stacked(html.link(f"{formatting.capital(line.cause)}: {culprits}", "incident", incident=line.id), proposed),
         html.link(line.job, "job", job=line.job), html.stacked(formatting.relative(line.since, eye.now), eye.time_text(line.since)), lasted, formatting.gpu_hours(line.bill_gpu_hours),

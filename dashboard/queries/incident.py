@@ -72,6 +72,10 @@ class IncidentDetails:
     state: str
     opened: float
     changed: float
+    found_s: float | None
+    """From the fault's beginning until the incident was opened; None: unknown, a clock jumped."""
+    lasted_s: float | None
+    """The same until it came into its present state."""
     timeline: tuple[TimelineEntry, ...]
     """Oldest first."""
     plans: tuple[PlanRow, ...]
@@ -127,7 +131,8 @@ def _story(sources: Sources, name: str) -> IncidentDetails:
     nodes = tuple(dict.fromkeys(_nodes(ledger, incident)))
     evidence, later = tuple(_evidence(incident)), cost_of_one(ledger, incident.id)
     return IncidentDetails(
-        incident=incident, state=str(record.state), opened=record.opened, changed=record.changed, timeline=ledger.timeline(incident.id), plans=plans,
+        incident=incident, state=str(record.state), opened=record.opened, changed=record.changed,
+        found_s=ledger.seconds_between(incident.since, record.opened), lasted_s=ledger.seconds_between(incident.since, record.changed), timeline=ledger.timeline(incident.id), plans=plans,
         waiting=waiting, rivals=incident.rivals, evidence=tuple(line for line in evidence if not line.text.startswith(LAST_WORDS)),
         log_lines=tuple(dict.fromkeys(line.text.removeprefix(LAST_WORDS) for line in evidence if line.text.startswith(LAST_WORDS))),
         stacks=tuple(_stacks(plans)), notes=ledger.notes(incident.id),

@@ -8,13 +8,16 @@ from eagle_eye.types import Claim, Entity, Event
 
 from .active_claims import ActiveClaims, epoch_over
 
+DECIDED = frozenset({"command", "join", "node released", "node returned", "rebalance", "resize"})
+"""Reasons of an epoch that somebody wanted: its predecessor's connections broke because of that."""
+
 
 @dataclass(slots=True)
 class EpochClaims:
     """The open claims of one detector that a new epoch ends.
 
     A symptom (a peer's connection broke) outlives its epoch by `symptoms_stay_s`: what it is a symptom of may be found after the job has
-    healed itself, as a lost node is, and is to explain it.
+    healed itself, as a lost node is, and is to explain it. Where the new epoch was wanted nothing is left to be found.
     """
 
     symptoms_stay_s: float
@@ -50,7 +53,7 @@ class EpochClaims:
         for key, claim in list(self._claims.open.items()):
             if 0 <= over < self._epochs.get(key, -1):
                 continue
-            if event.name == "epoch.started" and _is_symptom(claim):
+            if event.name == "epoch.started" and event.attributes.get("reason") not in DECIDED and _is_symptom(claim):
                 self._ending.setdefault(key, (event.time, why))
             else:
                 yield from self.withdraw(*key, event.time, why)

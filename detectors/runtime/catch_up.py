@@ -11,6 +11,7 @@ import msgspec
 
 from eagle_eye import wire
 from eagle_eye.errors import StreamUnavailable, WireError
+from eagle_eye.record_writer import read_record
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.start_offset import offset_before
 from eagle_eye.types import Baseline, ConfigChange, Layout, SchemaRecord
@@ -57,7 +58,7 @@ class CatchUp:
             if only and wire.OTHERS.get(int.from_bytes(message.value[3:4])) not in only:
                 continue
             try:
-                self.evaluator.take(self.reader.read(message.value))
+                self.evaluator.take(read_record(self.reader, message))
             except WireError:
                 continue  # it is in the dead-letter topic already
         return bool(messages)

@@ -16,10 +16,11 @@ from pathlib import Path
 from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
-from eagle_eye.errors import StreamFull, StreamUnavailable, WireError
+from eagle_eye.errors import RecordRefused, StreamFull, StreamUnavailable, WireError
 from eagle_eye.frames import Frame
 from eagle_eye.job_snapshots import JobSnapshots
 from eagle_eye.protocols import Diagnoser
+from eagle_eye.record_writer import read_record
 from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, RUNNER_GROUP, Message, Position, Stream
 from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.stream.tailer import Tailer
@@ -36,6 +37,8 @@ from .runner_output import OutputBuffer, Subscribers
 READ_LIMIT = 2048
 RETRY_S = 0.1
 """Seconds between two attempts to reach a stream that is unavailable."""
+TOLD_EVERY_S, REASONS_KEPT = 600.0, 100
+"""A reason to refuse records is told once in so long; so many reasons at a time."""
 _log = logging.getLogger(__name__)
 
 
@@ -110,6 +113,8 @@ class Runner:
         self._new_evaluator = partial(Evaluator, detectors, diagnoser, topology=topology, configure=configure, notify=self._notify)
         self._background: BackgroundCatchUp | None = None
         self._ready = self._unavailable = self._caught_up = False
+        self._refusals: dict[str, float] = {}
+        """Reason → when it was told."""
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -227,10 +232,10 @@ class Runner:
         self.counts.records += 1
         self.counts.newest = message.time
         try:
-            record = self._reader.read(message.value)
+            record = read_record(self._reader, message)
             evaluation = self.evaluator.take(record)
         except WireError as error:
-            self._dead_letter(message, str(error))
+            self._dead_letter(message, error)
             return
         if self._marks is not None:
             self._marks.observe(record)
@@ -245,13 +250,23 @@ class Runner:
             self._notify("runner.superseded", f"partition {self._partition} is owned by generation {generation} now")
         return self.superseded
 
-    def _dead_letter(self, message: Message, reason: str) -> None:
+    def _dead_letter(self, message: Message, error: WireError) -> None:
         """Count a record that cannot be read, and keep it in the dead-letter topic."""
         self.counts.dead_letters += 1
-        if self.counts.dead_letters == 1:
-            self._notify("record.unreadable", f"{message.key} at offset {message.offset}: {reason}")
+        if isinstance(error, RecordRefused):
+            self._tell_refused(message, str(error))
+        elif self.counts.dead_letters == 1:
+            self._notify("record.unreadable", f"{message.key} at offset {message.offset}: {error}")
         if self._marks is not None:
-            self._output.add(DEAD_LETTERS, *dead_letter(message, reason))
+            self._output.add(DEAD_LETTERS, *dead_letter(message, str(error)))
+
+    def _tell_refused(self, message: Message, reason: str) -> None:
+        """Each reason once in TOLD_EVERY_S; who invents reasons fills no memory."""
+        now = self._clock.monotonic()
+        self._refusals = {told: since for told, since in self._refusals.items() if now - since < TOLD_EVERY_S}
+        if reason not in self._refusals and len(self._refusals) < REASONS_KEPT:
+            self._refusals[reason] = now
+            self._notify("record.refused", f"{message.key} at offset {message.offset}: {reason}")
 
     # --- results ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Prints incidents of the ledger, as text and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
@@ -17,9 +18,11 @@ from eagle_eye.app.printing import (
     print_text,
 )
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import IncidentRecord, Ledger
-from eagle_eye.ledger.records import TimelineEntry
+from eagle_eye.ledger.records import IncidentRecord, TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
+
+if TYPE_CHECKING:
+    from eagle_eye.ledger import Ledger
 
 LONGEST = 160
 """Characters of a line of the timeline."""
@@ -42,15 +45,15 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "waf_left": ("the same without the action", "{:.6g}"),
 }
 """Name of a predicted or actual value (remediation/policy/prediction.py) → its label and format."""
+TIMES = frozenset({"downtime_s", "redone_s", "verify_s"})
 COLUMNS = (
     TableColumn("id", brief=brief_id), TableColumn("opened", brief=brief_time), TableColumn("job", name=True, drop=1), TableColumn("cause", name=True),
     TableColumn("culprit", name=True, brief=brief_worker), TableColumn("severity", drop=2), TableColumn("state"),
 )  # fmt: skip
 
 
-def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool, wide: bool) -> None:
-    """The list, the newest first."""
-    kept = ledger.incidents(open_only=open_only, job=job, limit=limit)
+def print_incidents(console: Console, kept: Sequence[IncidentRecord], *, open_only: bool, json_lines: bool, wide: bool) -> None:
+    """The list as it was read. `open_only`: no others were asked for."""
     if json_lines:
         for each in kept:
             print_json(each.incident)
@@ -66,7 +69,7 @@ def _row(record: IncidentRecord) -> tuple[str, ...]:
     return (incident.id, local_time(record.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), str(record.state))
 
 
-def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: bool, stacks: bool, wide: bool) -> None:
+def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines: bool, stacks: bool, wide: bool) -> None:
     """One incident: cause, culprit, evidence, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
     kept = _find(ledger, name)
     if stacks:
@@ -81,7 +84,7 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
     incident = kept.incident
     console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}", soft_wrap=True, highlight=False)
     console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {escape(incident.job)}", soft_wrap=True, highlight=False)
-    print_text(console, f"began {local_time(incident.since)}, found {kept.opened - incident.since:.2f} s later, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
+    print_text(console, f"began {local_time(incident.since)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
     console.print()
     console.print("[bold]evidence[/]")
     for line in incident.evidence:
@@ -94,7 +97,19 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
     columns = (TableColumn("after"), TableColumn("what"), TableColumn("", prose=True))
     print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _entry_text(moment, wide=wide)) for moment in ledger.timeline(incident.id)), wide=wide)
     _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000), wide=wide)
-    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000), _rate_unit(ledger, incident.job), wide=wide)
+    _print_predictions(console, [_credible(ledger, kept, each) for each in ledger.outcomes(incident=incident.id, limit=1000)], _rate_unit(ledger, incident.job), wide=wide)
+
+
+def _later(ledger: "Ledger", began: float, ended: float) -> str:
+    seconds = ledger.seconds_between(began, ended)
+    return "after an unknown time (the clock jumped)" if seconds is None else f"{seconds:.2f} s later"
+
+
+def _credible(ledger: "Ledger", kept: IncidentRecord, outcome: Outcome) -> Outcome:
+    """Without the times that were measured across a jump of the clock."""
+    if ledger.seconds_between(kept.opened, outcome.time) is not None:
+        return outcome
+    return msgspec.structs.replace(outcome, actual={name: value for name, value in outcome.actual.items() if name not in TIMES})
 
 
 def _print_alternatives(console: Console, plans: Sequence[Plan], *, wide: bool) -> None:
@@ -123,7 +138,7 @@ def _print_predictions(console: Console, outcomes: Sequence[Outcome], rate: str,
         print_table(console, (TableColumn(f"{outcome.action}, {outcome.state}"), TableColumn("predicted"), TableColumn("actual")), _metric_rows(outcome, rate), wide=wide)
 
 
-def _rate_unit(ledger: Ledger, job: str) -> str:
+def _rate_unit(ledger: "Ledger", job: str) -> str:
     """Unit of the job's throughput: steps where it logs no tokens."""
     name = "/".join(job.split("/")[:2])
     steps = any(each.job == name and each.tokens_per_s is None and each.steps_per_s is not None for each in ledger.throughputs())
@@ -138,7 +153,7 @@ def _metric_rows(outcome: Outcome, rate: str) -> Iterator[tuple[str, str, str]]:
         yield label, "" if predicted is None else form.format(predicted, rate=rate), "" if actual is None else form.format(actual, rate=rate)
 
 
-def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
+def _print_stacks(console: Console, ledger: "Ledger", incident: str) -> None:
     """Stacks of the workers, from the action `dump`; those that differ from the others come first."""
     dumps = [step.detail for plan in ledger.plans(incident=incident) if plan.action == "dump" for step in ledger.progress(plan.id) if step.state == "done"]
     if not dumps:
@@ -180,12 +195,12 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"
 
 
-def _find(ledger: Ledger, name: str) -> IncidentRecord:
+def _find(ledger: "Ledger", name: str) -> IncidentRecord:
     """An incident by its id or the beginning of it. Raises LedgerError when there is none, or more than one."""
     exact = ledger.incident_record(name)
     if exact is not None:
         return exact
-    matching = [kept for kept in ledger.incidents(limit=10_000) if kept.incident.id.startswith(name)]
+    matching = ledger.incidents(beginning=name, limit=10_000)
     if len(matching) != 1:
         raise LedgerError(f"{len(matching) or 'no'} incidents begin with {name!r}; `eagle-eye incidents` lists them")
     return matching[0]

@@ -24,6 +24,8 @@ class NodeProcesses:
     run_dir: Path
     agent: subprocess.Popen[bytes]
     launcher: subprocess.Popen[bytes]
+    launch: tuple[str, ...] = ()
+    """What follows `eagle-eye launch --node NAME`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,13 +72,11 @@ class LocalCluster:
     def start_node(self, name: str, launch: Sequence[str]) -> None:
         """Start an agent and a launcher; `launch` is what follows `eagle-eye launch --node NAME`."""
         agent = self.start_agent(name)
-        launcher = self._start(f"launcher-{name}", ["launch", "--node", name, "--run-dir", str(self.run_dir(name)), *launch])
-        self.nodes[name] = NodeProcesses(name=name, run_dir=self.run_dir(name), agent=agent, launcher=launcher)
+        self.nodes[name] = NodeProcesses(name=name, run_dir=self.run_dir(name), agent=agent, launcher=self._start_launcher(name, name, launch), launch=tuple(launch))
 
     def start_launcher(self, name: str, node: str, launch: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one more launcher on a node: each job has its own there."""
-        process = self._start(f"launcher-{name}", ["launch", "--node", node, "--run-dir", str(self.run_dir(node)), *launch])
-        self.launchers[name] = process
+        process = self.launchers[name] = self._start_launcher(name, node, launch)
         return process
 
     def pids(self, name: str) -> list[int]:
@@ -111,6 +111,9 @@ class LocalCluster:
                 _signal(process, signal.SIGTERM)
             for process in together:
                 _outlive(process, grace)
+
+    def _start_launcher(self, name: str, node: str, launch: Sequence[str]) -> subprocess.Popen[bytes]:
+        return self._start(f"launcher-{name}", ["launch", "--node", node, "--run-dir", str(self.run_dir(node)), *launch])
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "eagle_eye.app.cli", *arguments[:1]]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from eagle_eye import wire
 from eagle_eye.deduplication import Seen
 from eagle_eye.errors import HistoryError, WireError
+from eagle_eye.record_writer import read_record
 from eagle_eye.stream import Message
 from eagle_eye.types import SchemaRecord, digest_of
 
@@ -155,7 +156,7 @@ class PartitionWriter:
     def _read(self, message: Message) -> wire.SealedBatch | SchemaRecord | None:
         """Other records, and what cannot be read, are not for the history: the runner reports them."""
         try:
-            record = self._reader.read(message.value)
+            record = read_record(self._reader, message)
         except WireError:
             return None
         return record if isinstance(record, wire.SealedBatch | SchemaRecord) else None

@@ -3,17 +3,12 @@
 Every write is one transaction. Nouns are kept whole as JSON beside the columns that are searched. SQLite in WAL
 mode with `synchronous=NORMAL`: what was written survives the death of any process; after a power cut the last
 writes may be gone, never half there.
+
+`Ledger` is loaded when it is first used: SQLAlchemy takes longer to import than a command that lists incidents may take.
 """
 
-from .alert_outbox import AlertTable, Outbox
-from .cordon_table import CordonTable
-from .epoch_table import EpochTable
-from .finding_table import FindingTable
-from .incident_table import IncidentTable
-from .lease_table import LeaseTable
-from .metric_queries import MetricQueries
-from .plan_table import ApprovalLinkTable, PlanTable
-from .planning_tables import PlanningTable
+from typing import TYPE_CHECKING
+
 from .records import (
     AlertRecord,
     ApprovalLink,
@@ -30,8 +25,9 @@ from .records import (
     TransitionCost,
     VerdictRecord,
 )
-from .retention import Retention
-from .timeline import Timeline
+
+if TYPE_CHECKING:
+    from .ledger import Ledger as Ledger
 
 __all__ = [
     "AlertRecord",
@@ -52,9 +48,9 @@ __all__ = [
 ]
 
 
-class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, PlanningTable):
-    """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
+def __getattr__(name: str) -> object:
+    if name == "Ledger":
+        from .ledger import Ledger
 
-    Every method may raise LedgerError; one that writes also Stale, once `fence_writes` was called and another leader
-    has taken over.
-    """
+        return Ledger
+    raise AttributeError(f"module 'eagle_eye.ledger' has no attribute {name!r}")

@@ -17,6 +17,7 @@ from eagle_eye.errors import LedgerError, LedgerRefused, LedgerUnavailable, Ledg
 
 from . import tables
 from .sqlite import SqliteDialect
+from .table_version import VERSION
 
 RETRY_S = 0.2
 """Between two attempts to reach a database that has gone away."""
@@ -175,16 +176,16 @@ class Database:
     def _bring_up_to_date(self) -> None:
         with self._reading() as connection:
             version = _version(connection)
-        if version == tables.VERSION:
+        if version == VERSION:
             return
         if not self._writable:
-            newer = (version or "") > tables.VERSION
+            newer = (version or "") > VERSION
             remedy = "" if newer else "start `eagle-eye server` once to bring it up to date, or "
-            raise LedgerVersion(f"{self._name} is of version {version or 'none'}, this program reads {tables.VERSION}: {remedy}use the version that wrote it", newer=newer)
+            raise LedgerVersion(f"{self._name} is of version {version or 'none'}, this program reads {VERSION}: {remedy}use the version that wrote it", newer=newer)
         from .migration import upgrade
 
         with self._writing() as connection:
-            if _version(connection) != tables.VERSION:  # another process may have been faster
+            if _version(connection) != VERSION:  # another process may have been faster
                 upgrade(connection, self._name, _version(connection))
 
 

@@ -34,9 +34,11 @@ class EpochTable(Database):
             return True
 
     @patient
-    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> bool:
+    def save_job(
+        self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None, coordinator: str = "",
+    ) -> bool:  # fmt: skip
         """Keep what the coordinator reported after a valid epoch; False, and nothing kept, for an epoch that is over."""
-        facts = JobRecord(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand)
+        facts = JobRecord(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand, coordinator=coordinator)
         with self._writing() as connection:
             known = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
             if known is not None and known > layout.epoch:

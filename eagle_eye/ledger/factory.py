@@ -1,20 +1,52 @@
 """The ledger that a deployment's configuration names."""
 
-from eagle_eye.access.secret_files import secret_of
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
 from eagle_eye.config import Config
 
-from . import Ledger
+from . import incident_list
+from .records import IncidentRecord
+
+if TYPE_CHECKING:
+    from . import Ledger
 
 SERVER_PATIENCE_S = 30.0
 """How long a leader's calls wait for a database that restarts."""
 
 
-def open_ledger(config: Config, *, read_only: bool = False, patience_s: float = 0.0) -> Ledger:
+def open_ledger(config: Config, *, read_only: bool = False, patience_s: float = 0.0) -> "Ledger":
     """Open the URL of the configuration, else the file in its state directory; make it or bring it up to date unless `read_only`.
 
     Raises LedgerError, ConfigError.
     """
+    from . import Ledger
+
     if not config.ledger.url:
-        return Ledger.open(config.state / "ledger.sqlite", read_only=read_only, patience_s=patience_s)
+        return Ledger.open(ledger_file(config), read_only=read_only, patience_s=patience_s)
+    from eagle_eye.access.secret_files import secret_of
+
     password = secret_of(config.ledger.password_file, "EAGLE_EYE_LEDGER_PASSWORD", "the ledger's password")
     return Ledger.open(config.ledger.url, read_only=read_only, password=password, patience_s=patience_s)
+
+
+def ledger_file(config: Config) -> Path:
+    """The ledger of a deployment whose configuration names no database."""
+    return config.state / "ledger.sqlite"
+
+
+def newest_incidents(config: Config, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
+    """As `Ledger.incidents`, at once: of one file without SQLAlchemy, whose import takes longer than everything else. Raises LedgerError, ConfigError."""
+    if not config.ledger.url:
+        try:
+            listed = incident_list.read(ledger_file(config), open_only=open_only, job=job, limit=limit)
+        except (sqlite3.Error, msgspec.MsgspecError):
+            listed = None  # the ledger itself says what is wrong, and the remedy
+        if listed is not None:
+            return listed
+    with closing(open_ledger(config, read_only=True)) as ledger:
+        return ledger.incidents(open_only=open_only, job=job, limit=limit)

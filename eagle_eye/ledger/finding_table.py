@@ -63,10 +63,12 @@ class FindingTable(Database):
             connection.execute(insert(notices).values(name=notice.name, time=notice.time, body=to_json(notice)))
 
     @patient
-    def notices(self, *, since: float = 0.0, limit: int = 100) -> tuple[Notice, ...]:
-        """Newest first."""
+    def notices(self, *, since: float = 0.0, name: str = "", limit: int = 100) -> tuple[Notice, ...]:
+        """Newest first. `name`: only those of that name."""
         order = (notices.c.time.desc(), notices.c.number.desc())
         query = select(notices.c.body).where(notices.c.time >= since).order_by(*order).limit(limit)
+        if name:
+            query = query.where(notices.c.name == name)
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Notice) for body in connection.execute(query).scalars())
 

@@ -7,25 +7,9 @@ from eagle_eye.errors import LedgerError, LedgerRefused
 from eagle_eye.types import Incident, IncidentState
 
 from .database import Database, patient, to_json
+from .incident_states import EDGES, UNDER_WAY
 from .records import IncidentRecord, StateChange
 from .tables import incident_revisions, incident_states, incidents
-
-_STATE = IncidentState
-EDGES: dict[IncidentState | None, frozenset[IncidentState]] = {
-    None: frozenset({_STATE.OPEN}),
-    _STATE.OPEN: frozenset({_STATE.CONTAINED, _STATE.HEALING, _STATE.HEALED, _STATE.FAILED, _STATE.CLOSED}),
-    _STATE.CONTAINED: frozenset({_STATE.OPEN, _STATE.HEALING, _STATE.HEALED, _STATE.FAILED, _STATE.CLOSED}),
-    _STATE.HEALING: frozenset({_STATE.OPEN, _STATE.CONTAINED, _STATE.HEALED, _STATE.FAILED, _STATE.CLOSED}),
-    _STATE.FAILED: frozenset({_STATE.HEALING, _STATE.HEALED, _STATE.CLOSED}),
-    _STATE.HEALED: frozenset({_STATE.OPEN, _STATE.CLOSED}),
-    _STATE.CLOSED: frozenset(),
-}
-"""The legal edges: an incident begins open, and closed is for ever. A healed one that comes back is open again; a
-failed one may still be healed by a stronger repair or by a person; back from contained and healing to open when
-what was done did not hold."""
-
-UNDER_WAY = (_STATE.OPEN, _STATE.CONTAINED, _STATE.HEALING)
-"""States in which something is still to be done."""
 
 
 class IncidentTable(Database):
@@ -69,13 +53,15 @@ class IncidentTable(Database):
             connection.execute(update(incidents).where(incidents.c.id == incident).values(state=state, changed=time))
 
     @patient
-    def incidents(self, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
-        """The last revision of each, newest first. `open_only`: those in which something is still to be done."""
+    def incidents(self, *, open_only: bool = False, job: str = "", beginning: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
+        """The last revision of each, newest first. `open_only`: those in which something is still to be done; `beginning`: of their ids."""
         query = select(incidents).order_by(incidents.c.opened.desc(), incidents.c.id).limit(limit)
         if open_only:
             query = query.where(incidents.c.state.in_([str(state) for state in UNDER_WAY]))
         if job:
             query = query.where(incidents.c.job == job)
+        if beginning:
+            query = query.where(func.substr(incidents.c.id, 1, len(beginning)) == beginning)
         with self._reading() as connection:
             return tuple(_record(row) for row in connection.execute(query))
 

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from eagle_eye.access.caller import user_name
 from eagle_eye.types import Demand, Incident, IncidentState, Layout, Verdict
 
 SHOWN_NODES = 4
@@ -73,6 +72,13 @@ class JobRecord(LedgerRecord, frozen=True, kw_only=True):
     """The fewest nodes on which it runs."""
     demand: Demand | None = None
     """None: it is not elastic, and nobody changes its size."""
+    coordinator: str = ""
+    """Node of the launcher that reported it; '' in records of older versions. After an election it is not the layout's until an epoch is begun."""
+
+    @property
+    def coordinated_by(self) -> str:
+        """Node of the launcher that is commanded."""
+        return self.coordinator or self.layout.coordinator
 
 
 class JobOwner(LedgerRecord, frozen=True, kw_only=True):
@@ -89,6 +95,8 @@ class JobOwner(LedgerRecord, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.local:
+            from eagle_eye.access.caller import user_name  # what reads incidents does without it
+
             return user_name(self.user)
         shown = ", ".join(self.nodes[:SHOWN_NODES]) + (", …" if len(self.nodes) > SHOWN_NODES else "")
         return f"the tenant {self.tenant} on {shown}" if self.tenant else shown

@@ -6,7 +6,7 @@ from sqlalchemy import Column, ColumnElement, Select, Table, delete, select
 
 from . import tables
 from .database import Database, patient
-from .incident_table import UNDER_WAY
+from .incident_states import UNDER_WAY
 
 AT_ONCE = 500
 """Rows of one transaction: nobody waits long for its turn."""

@@ -14,6 +14,9 @@ from eagle_eye.errors import LedgerError
 BUSY_S = 5.0
 """How long a write waits for another process's."""
 BUSY_PAUSE_S = 0.01
+PRIMARY = 0xFF
+"""Bits of an error's code that name its kind (sqlite.org/rescode.html)."""
+PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
 
 class SqliteDialect:
@@ -53,8 +56,10 @@ class SqliteDialect:
     def was_committed(self, _transaction: str) -> bool:
         return False
 
-    def is_disconnect(self, _error: DBAPIError) -> bool:
-        return False
+    def is_disconnect(self, error: DBAPIError) -> bool:
+        """A disk that is full or does not answer, and a lock that another process holds for long: SQLite has kept nothing, and the cause may pass."""
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        return code & PRIMARY in PASSING
 
     def describe(self, error: BaseException | None) -> str:
         message = str(error)
@@ -98,7 +103,7 @@ def _switch_to_wal(connection: sqlite3.Connection, clock: Clock) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.monotonic() >= deadline:
+            if error.sqlite_errorcode & PRIMARY != sqlite3.SQLITE_BUSY or clock.monotonic() >= deadline:
                 raise
             clock.sleep(BUSY_PAUSE_S)
         else:

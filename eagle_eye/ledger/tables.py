@@ -2,9 +2,6 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION = "0005"
-"""The revision of migrations/ that these tables are."""
-
 metadata = MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
 )

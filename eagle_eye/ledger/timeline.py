@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from eagle_eye.durations import seconds_between
 from eagle_eye.types import Allow, Incident
 
 from .finding_table import FindingTable
@@ -10,6 +11,9 @@ from .incident_table import IncidentTable
 from .plan_table import PlanTable
 from .records import TimelineEntry, VerdictRecord
 from .suppression_table import SuppressionTable
+
+CLOCK_JUMPED = "clock.jumped"
+"""Notice that the server's clock was set by so much that no duration across it is known; its time is that of the clock as it was set."""
 
 
 class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
@@ -23,6 +27,11 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
         moments = [*self._diagnosis_entries(revisions), *self._plan_entries(incident), *self._operator_entries(incident)]
         moments += [TimelineEntry(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
         return tuple(sorted(dict.fromkeys(moments), key=lambda moment: moment.time))
+
+    def seconds_between(self, began: float, ended: float) -> float | None:
+        """Seconds between two times that the ledger holds; None: they are not known, for a clock jumped in between."""
+        jumped = any(notice.time <= ended for notice in self.notices(since=began, name=CLOCK_JUMPED))
+        return None if jumped else seconds_between(began, ended)
 
     def _diagnosis_entries(self, revisions: tuple[Incident, ...]) -> Iterator[TimelineEntry]:
         last = revisions[-1]

@@ -20,6 +20,7 @@ from . import protobuf_codec as wire
 from .command_fence import CommandFence
 from .connection import Connection, PauseDetector, text_of
 from .control_messages import (
+    SILENT,
     Body,
     Command,
     ConnectionState,
@@ -268,7 +269,7 @@ class ControlClient:
             if pauses.was_paused(heartbeat.heartbeat_s):
                 self._heard = self._clock.monotonic()
             elif self._clock.monotonic() - self._heard > heartbeat.lease_s:
-                connection.end(f"the server was silent for longer than {heartbeat.lease_s:g} s")
+                connection.end(f"the server was {SILENT} {heartbeat.lease_s:g} s")
 
     def _report(self, connection: ConnectionState) -> None:
         try:

@@ -215,6 +215,10 @@ OperatorCommand = SilenceCommand | MaintenanceCommand | BreakerCommand | NoteCom
 """Commands of operators beside approvals and releases."""
 
 
+SILENT = "silent for longer than"
+"""In the reason of a session's end where nothing says that the other process has ended: nothing was heard for a lease."""
+
+
 class ConnectionState(ControlMessage, frozen=True, kw_only=True):
     """What a client reports to its owner when its session begins or ends."""
 

@@ -17,7 +17,18 @@ from . import control_pb2 as pb
 from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
 from .connection import Connection, PauseDetector
-from .control_messages import Body, Command, ControlResult, Failure, HeartbeatSettings, Hello, Peer, Request, Welcome
+from .control_messages import (
+    SILENT,
+    Body,
+    Command,
+    ControlResult,
+    Failure,
+    HeartbeatSettings,
+    Hello,
+    Peer,
+    Request,
+    Welcome,
+)
 from .operator_service import OperatorService, caller_of
 
 log = logging.getLogger(__name__)
@@ -283,7 +294,7 @@ class ControlServer(OperatorService):
                 if was_paused:
                     session.heard = now
                 elif now - session.heard > lease_s:
-                    session.connection.end(f"silent for longer than {lease_s:g} s")
+                    session.connection.end(f"{SILENT} {lease_s:g} s")
 
     # --- the handler, behind a boundary -----------------------------------------------------------------------
 

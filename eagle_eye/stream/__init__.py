@@ -7,6 +7,8 @@ for many machines. `factory` opens the one that the configuration names.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from eagle_eye.access.certificates import Identity
+
 OBSERVATIONS = "eagle-eye.observations"
 FINDINGS = "eagle-eye.findings"
 INCIDENTS = "eagle-eye.incidents"
@@ -15,6 +17,9 @@ JOB_SNAPSHOTS = "eagle-eye.job-snapshots"
 DEAD_LETTERS = "eagle-eye.dead-letters"
 RUNNER_GROUP = "eagle-eye.runner"
 """Consumer group of the detectors: the observations before its committed offset have been evaluated, and the findings saved."""
+
+REFUSED = b"\xc1refused: "
+"""What the value of a record begins with whose signature is wrong: the reason, a line feed, and the record. No decoder takes it for a record."""
 
 
 class Message(NamedTuple):
@@ -26,6 +31,15 @@ class Message(NamedTuple):
     key: str
     value: bytes
     time: float
+    writer: Identity | None = None
+    """Whose signature it carries; None where records are not signed."""
+
+
+def refusal(value: bytes) -> str:
+    """Why a record was refused; '' if it was not."""
+    if not value.startswith(REFUSED):
+        return ""
+    return value[len(REFUSED) :].partition(b"\n")[0].decode(errors="replace")
 
 
 class Position(NamedTuple):

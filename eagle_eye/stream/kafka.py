@@ -32,6 +32,8 @@ TOPIC_READY_S = 5.0
 HOLE_PAUSES_S = (0.002, 0.01, 0.05, 0.25)
 """Tansu may show a batch before the one that precedes it: a hole is looked at again before it is believed."""
 POLL_S = 0.02
+TIMESTAMP_TYPE, APPEND_TIME = "message.timestamp.type", "LogAppendTime"
+"""Of a topic: by the broker's clock; a writer's own may be anything."""
 
 
 class _Ahead(NamedTuple):
@@ -66,7 +68,7 @@ class KafkaStream:
             "retention.bytes": str(max_bytes),
             "max.message.bytes": str(MAX_RECORD_BYTES + BATCH_ROOM),
             "cleanup.policy": "delete",
-            "message.timestamp.type": "LogAppendTime",  # by the broker's clock: a writer's own may be anything
+            TIMESTAMP_TYPE: APPEND_TIME,
         }
         options = client_options(config)
         clock = clock or SystemClock()

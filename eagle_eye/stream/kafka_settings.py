@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from eagle_eye.access.addresses import is_loopback
 from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import ConfigError
 
@@ -49,6 +50,7 @@ def _address(text: str) -> Broker:
 
 def client_options(config: KafkaConfig, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """What every client of kafka-python needs to connect. Raises ConfigError for a file or password that is not there."""
+    _refuse_plaintext(config)
     options: dict[str, Any] = {
         "bootstrap_servers": [str(broker) for broker in brokers_of(config)],
         "security_protocol": _PROTOCOLS[config.security],
@@ -62,6 +64,15 @@ def client_options(config: KafkaConfig, environment: Mapping[str, str] = os.envi
         options["sasl_mechanism"] = config.mechanism
         options["sasl_plain_username"], options["sasl_plain_password"] = _credentials(config, environment)
     return options
+
+
+def _refuse_plaintext(config: KafkaConfig) -> None:
+    far = [str(broker) for broker in brokers_of(config) if not is_loopback(f"{broker.host}:{broker.port}")]
+    if config.security == "plaintext" and far and not config.insecure:
+        raise ConfigError(
+            f"stream.kafka.security is plaintext, and {', '.join(far)} is on another machine: whoever is on the way could read and write "
+            "records; set it to tls, sasl_tls or sasl, or stream.kafka.insecure = true on a network that you trust wholly"
+        )
 
 
 def tls_context(config: KafkaConfig) -> ssl.SSLContext:

@@ -25,7 +25,7 @@ launcher ↔ zygote, inherited socket pair
     fork(slot, argv, env, cwd, log, python) → forked(slot, pid) | failed(slot, error)
     store(host)                                     → stored(host, port, pid) | failed(slot="store", error)
     kill(pid, signal, group)                        answered by the `exited` of the process
-    exited(pid, status)                             for every child, at once; status as of waitpid
+    exited(pid, status, ended_s)                    for every child, at once; status as of waitpid; ended_s: when, by CLOCK_MONOTONIC
     import(modules) → ready(pid, modules, missing, unsafe, seconds)   first of all: what to import before any fork
 
 worker ↔ launcher, unix socket EAGLE_EYE_ELASTIC_SOCKET: one connection for the life of an elastic worker. Every

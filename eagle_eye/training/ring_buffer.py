@@ -74,7 +74,7 @@ class Header:
     epoch: int
     worker: str
     offset: float
-    """Wall time minus CLOCK_MONOTONIC, seconds."""
+    """Wall time minus CLOCK_MONOTONIC when the ring was made, seconds."""
     names: tuple[str, ...]
 
 
@@ -222,6 +222,8 @@ class RingReader:
         self._path = path
         self._names: tuple[str, ...] = ()
         self._header = self._read_header()
+        self.offset = self._header.offset
+        """Wall time minus CLOCK_MONOTONIC, seconds: as the writer found it. Whoever reads for long sets it to what it is now, for clocks are set."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -330,7 +332,7 @@ class RingReader:
         return StepRecord(number, epoch, self._wall(end), values)
 
     def _wall(self, monotonic_ns: int) -> float:
-        return monotonic_ns / 1e9 + self._header.offset if monotonic_ns else float("nan")
+        return monotonic_ns / 1e9 + self.offset if monotonic_ns else float("nan")
 
     def _read_header(self) -> Header:
         size = os.fstat(self._file).st_size

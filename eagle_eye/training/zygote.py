@@ -233,7 +233,7 @@ class Zygote:
         return True
 
     def _collect(self, pid: int) -> None:
-        child = self.children.pop(pid, None)
+        child, ended_s = self.children.pop(pid, None), time.monotonic()
         if child is not None:
             _signal(pid, signal.SIGKILL, True)  # its group; the pid is still taken, so no stranger can be hit
         _, status = os.waitpid(pid, 0)
@@ -241,7 +241,7 @@ class Zygote:
             return  # an orphan of a worker
         if child.port >= 0:
             self._report_failed_store(child)
-        self._send("exited", pid=pid, slot=child.slot, status=status)
+        self._send("exited", pid=pid, slot=child.slot, status=status, ended_s=ended_s)
 
     def _report_failed_store(self, child: Child) -> None:
         os.set_blocking(child.port, False)

@@ -2,11 +2,13 @@
 
 import hashlib
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SCHEMA = 1
 """Schema version of every noun; a reader accepts this version and the one before."""
@@ -23,9 +25,12 @@ Real = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 Name = Annotated[str, msgspec.Meta(max_length=400, pattern=r"\A[^\x00]*\Z")]
 """What rows of a ledger are found by: databases index no longer text, and PostgreSQL holds no NUL."""
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Integers = NDArray[np.int64]
+if TYPE_CHECKING:
+    Floats = NDArray[np.float32]
+    Doubles = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+else:  # a command that prints incidents does without numpy
+    Floats = Doubles = Integers = Any
 
 
 class Noun(msgspec.Struct, frozen=True, kw_only=True, tag_field="noun", tag=str.lower, omit_defaults=False):

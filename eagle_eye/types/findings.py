@@ -117,7 +117,7 @@ class Notice(Noun, frozen=True, kw_only=True):
     """A notice to the operator about Eagle Eye itself; never a finding, causes no action."""
 
     name: str
-    """stream.away, stream.recovered, leader.elected, clock.skewed, ..."""
+    """stream.away, stream.recovered, leader.elected, clock.jumped, ..."""
     time: Time
     message: str
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from eagle_eye.clock import Clock
+from eagle_eye.durations import seconds_between
 from eagle_eye.ledger import AlertRecord, IncidentRecord
 from eagle_eye.types import IncidentState, Plan
 from remediation.engine.incident_phase import IncidentPhase
@@ -131,9 +132,9 @@ class AlertLifecycle:
 
     def _begin(self, subject: AlertSubject, now: float) -> None:
         """Nobody has heard of it yet."""
-        waited = now - subject.opened
-        if waited < self._delay_s:
-            self._again(subject.id, self._delay_s - waited)
+        wait = _left(self._delay_s, subject.opened, now)
+        if wait > 0:
+            self._again(subject.id, wait)
             return
         alert = self._words(subject, now)
         storm = self._storms.storm_for(alert.job, alert.id, now) if alert.pending_plan is None else ""
@@ -152,7 +153,7 @@ class AlertLifecycle:
             elif change := member_change(alert, old):
                 self._revise_storm(record, alert, change, now)
         elif differs(alert, old):
-            wait = record.changed + self._update_s - now
+            wait = _left(self._update_s, record.changed, now)
             if urgent(alert, old) or wait <= 0:
                 self._say(record, alert, now)
             else:
@@ -204,7 +205,7 @@ class AlertLifecycle:
 
     def _say_storm(self, storm: AlertRecord, told: SentAlert, new: Alert, now: float, *, wait_s: float) -> None:
         """At once if it is urgent or nothing was said for `wait_s`, else as soon as that is over."""
-        wait = storm.changed + wait_s - now
+        wait = _left(wait_s, storm.changed, now)
         if urgent(new, told.alert) or wait <= 0:
             self._say(storm, new, now)
             return
@@ -278,6 +279,12 @@ class AlertLifecycle:
             self._storms.joined(alert.job, record.storm, record.opened)
         elif not alert.causes:
             self._storms.opened(alert.job, record.opened)
+
+
+def _left(seconds: float, since: float, now: float) -> float:
+    """What is left of so many seconds; nothing where `since` is later than now: it was written by a server whose clock was ahead of ours."""
+    passed = seconds_between(since, now)
+    return 0.0 if passed is None else seconds - passed
 
 
 def _looks(case: TrackedIncident) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ What happens to an incident is decided in incident_loop.py.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
@@ -227,7 +228,7 @@ class Engine:
 
     def _take_reports(self) -> None:
         for report in self._execution.reports():
-            self._failures.contain(f"the report of plan {report.plan.id}", lambda report=report: self._take_report(report), once=True)
+            self._failures.contain(f"the report of plan {report.plan.id}", partial(self._take_report, report), once=True)
 
     def _take_report(self, report: ActionReport) -> None:
         tracked = self._state.incidents.get(report.plan.incident)

@@ -136,7 +136,7 @@ class Failover:
             job = self.state.job(name)
             job.layout, job.epoch = facts.layout, facts.layout.epoch
             job.heal, job.budget_left, job.nodes_min, job.demand = facts.heal, facts.budget_left, facts.nodes_min, facts.demand
-            job.sizes.append((facts.layout.time, len(facts.layout.placements)))
+            job.sizes.append((min(facts.layout.time, self.clock.now()), len(facts.layout.placements)))
 
     def _go_on(self, tracked: TrackedIncident, plan: Plan | None, now: float) -> None:
         """With the plan that was under way, else with planning."""

@@ -7,6 +7,7 @@ docs/architecture.md. A pair without a handler changes nothing. The caller (Engi
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eagle_eye.clock import Clock
@@ -82,7 +83,7 @@ class IncidentLoop:
             self.contain(tracked, Due())
         for verification in list(self.state.verifications.values()):
             tracked = self.state.incidents[verification.incident]
-            self._contain(tracked, lambda tracked=tracked, verification=verification: self._judge(tracked, verification))
+            self._contain(tracked, partial(self._judge, tracked, verification))
 
     def _judge(self, tracked: TrackedIncident, verification: Verification) -> None:
         verified = self.verifier.judge(tracked, verification)
@@ -207,15 +208,22 @@ class IncidentLoop:
         """The fault is reported again after it was healed, or what it really was is known only now."""
         if tracked.state is IncidentState.HEALED and fact.recurred:
             self.recorder.move(tracked, IncidentPhase.SETTLING, state=IncidentState.OPEN)
-            self._begin(tracked)
+            self._look_again(tracked)
         elif tracked.state is IncidentState.HEALED and fact.changed:
             named = ", ".join(str(culprit.entity) for culprit in tracked.incident.culprits) or "nobody"
             self.notify(tracked, f"the job is healed, and the cause is known now: {tracked.incident.cause}, {named}")
 
     def _begin_again(self, tracked: TrackedIncident, fact: Revised) -> None:
         """Eagle Eye had given up: another cause, or the same one again, is a new reason to look."""
-        if fact.changed or fact.recurred:
+        if fact.recurred:
+            self._look_again(tracked)
+        elif fact.changed:
             self._begin(tracked)
+
+    def _look_again(self, tracked: TrackedIncident) -> None:
+        """A new fault in an incident that was answered before: what answered the earlier one has not healed this one."""
+        tracked.epoch = fault_epoch(tracked.incident, self.state.job(tracked.job))
+        self._begin(tracked)
 
     def _withdraw(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
         """A broken part stays broken when all is quiet; what another incident explains is not repaired twice."""

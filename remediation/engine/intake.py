@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import StreamError
 from eagle_eye.ledger import IncidentRecord
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream, refusal
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
@@ -77,6 +78,7 @@ class Intake:
     ) -> None:
         """`notify`: told of the first record that cannot be used; returns at once."""
         self.bad_records = 0
+        self._bad_told: set[str] = set()
         """Records that could not be used and are kept aside."""
         self._stream = stream
         self._ledger = ledger
@@ -196,11 +198,19 @@ class Intake:
             if ends_term(error):
                 raise
             for message, finding in findings:
-                self._each(message, lambda finding=finding: self._ledger.save_findings([finding]))
+                self._each(message, partial(self._ledger.save_findings, [finding]))
         for message, incident in self._decoded(read[INCIDENTS], _INCIDENT):
-            self._each(message, lambda incident=incident: self._engine.receive_incidents([incident]) if self._is_news(incident) else None)
+            self._each(message, partial(self._receive_incident, incident))
         for message, snapshot in self._decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
-            self._each(message, lambda snapshot=snapshot: self._engine.receive_snapshot(snapshot) if self._is_next(snapshot) else None)
+            self._each(message, partial(self._receive_snapshot, snapshot))
+
+    def _receive_incident(self, incident: Incident) -> None:
+        if self._is_news(incident):
+            self._engine.receive_incidents([incident])
+
+    def _receive_snapshot(self, snapshot: JobSnapshot) -> None:
+        if self._is_next(snapshot):
+            self._engine.receive_snapshot(snapshot)
 
     def _each(self, message: Message, hand_over: Callable[[], None]) -> None:
         """What one record leads to must not end the leader, nor the next one, which reads it again."""
@@ -218,17 +228,19 @@ class Intake:
             try:
                 noun = decoder.decode(message.value)
             except UNREADABLE as error:
-                self._keep_aside(message, str(error))
+                self._keep_aside(message, refusal(message.value) or str(error))
             else:
                 yield message, noun
 
     def _keep_aside(self, message: Message, reason: str) -> None:
-        """Count a record that cannot be used, and keep it in the topic of dead letters; the first one is told."""
+        """Count a record that cannot be used, and keep it in the topic of dead letters; the first one is told, and the first that was refused."""
         self.bad_records += 1
-        if self.bad_records == 1:
+        name = "record.refused" if refusal(message.value) else "record.unreadable"
+        if name not in self._bad_told:
+            self._bad_told.add(name)
             text = f"{message.topic}/{message.partition} at offset {message.offset} cannot be used and is passed over: {reason}. See: eagle-eye history bad-records"
             _log.warning(text)
-            self._notify(Notice(name="record.unreadable", time=self._clock.now(), message=text))
+            self._notify(Notice(name=name, time=self._clock.now(), message=text))
         with suppress(StreamError):  # it is counted all the same
             self._stream.append(DEAD_LETTERS, [dead_letter(message, reason)])
 

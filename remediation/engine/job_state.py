@@ -122,7 +122,7 @@ class JobState:
         """Take a snapshot in; returns the events that the engine has to answer. `calm`: no fault is open."""
         news = [event for event in snapshot.events if self._take_event(event)]
         if snapshot.layout is not None:
-            self._take_layout(snapshot.layout)
+            self._take_layout(snapshot.layout, snapshot.time)
         if snapshot.tick:
             self.stream_time, self.telemetry_until = snapshot.time, snapshot.heard
             self.telemetry.update(snapshot)
@@ -190,11 +190,12 @@ class JobState:
         if event.attributes.get("reason") != "start" and 0.0 <= seconds <= LONGEST_DELAY_S:
             self.regroup_times.append(seconds)
 
-    def _take_layout(self, layout: Layout) -> None:
+    def _take_layout(self, layout: Layout, now: float) -> None:
         if layout.epoch < self.epoch or layout == self.layout:
             return
         self.layout, self.epoch = layout, layout.epoch
-        self.sizes.append((layout.time, len(layout.placements)))
+        began = max(min(layout.time, now), self.sizes[-1][0] if self.sizes else 0.0)  # its node's clock may be off
+        self.sizes.append((began, len(layout.placements)))
         if layout.resume_step >= 0:
             self.checkpoints = {step: finite for step, finite in self.checkpoints.items() if step <= layout.resume_step}
 

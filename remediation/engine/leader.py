@@ -101,9 +101,9 @@ class Leader:
         facts = self._jobs.get(job)
         if facts is None:
             raise TemporaryError(f"no coordinator of {job} has reported yet", delay=0.5)
-        peer = self._peers.get(("launcher", facts.layout.coordinator, job))
+        peer = self._peers.get(("launcher", facts.coordinated_by, job))
         if peer is None:
-            raise TemporaryError(f"the coordinator of {job} on {facts.layout.coordinator} has no session now", delay=0.5)
+            raise TemporaryError(f"the coordinator of {job} on {facts.coordinated_by} has no session now", delay=0.5)
         return peer
 
     def facts(self, job: str) -> JobRecord | None:
@@ -196,9 +196,9 @@ class Leader:
         facts = self._jobs.get(job)
         if facts is None:
             return {}
-        if ("launcher", facts.layout.coordinator, job) not in self._peers:
+        if ("launcher", facts.coordinated_by, job) not in self._peers:
             return {"epoch": facts.layout.epoch}
-        return {"address": facts.address, "node": facts.layout.coordinator, "epoch": facts.layout.epoch}
+        return {"address": facts.address, "node": facts.coordinated_by, "epoch": facts.layout.epoch}
 
     def _present(self, node: str, job: str) -> Body:
         """Whether anything of a node has a session here; `known` is False as long as this leader waits for the others to come back."""
@@ -221,9 +221,10 @@ class Leader:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
         facts = JobRecord(
             layout=layout, address=peer.address, heal=report.heal, budget_left=report.budget_left, nodes_min=report.nodes_min, demand=demand,
+            coordinator=peer.node,
         )  # fmt: skip
         self.ownership.declare(peer, layout)
-        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand)
+        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand, facts.coordinator)
         self._jobs[layout.job] = facts
         self._operator.declare_job(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
         return {}

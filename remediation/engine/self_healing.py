@@ -9,7 +9,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Incident, IncidentState, Plan, Progress, Target, digest_of
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import SEVERITIES, escalation_of, level_of
+from remediation.policy.escalation import SEVERITIES, escalation_of, is_too_weak, level_of
 
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
@@ -43,15 +43,17 @@ def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
     """The newest epoch that ended what the incident is about; None if there is none yet."""
     if not tracked.escalation.ended_by_epoch:
         return None
+    if tracked.epoch < 0:  # it was found, or taken over from the leader before, when nothing was known of the job
+        tracked.epoch = fault_epoch(tracked.incident, job)
     later = [begun for begun in job.started_epochs if begun.epoch > tracked.epoch]
     return later[-1] if later else None
 
 
 def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
     """The job's own repair, as a plan: no command was sent, but it is recorded like any other."""
-    lost = begun.reason == "node lost"
     workers = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
+    lost = begun.reason == "node lost" and bool(nodes)  # of a worker that failed beside it the epoch is a restart
     action = "heal_in_place" if begun.in_place else "evict_node" if lost else "restart_worker"
     target = Target(
         job=tracked.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers, skip=begun.skipped
@@ -112,7 +114,7 @@ class SelfHealing:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else self.review.settles_at(tracked))
             return
         levels, level = tracked.escalation.levels, level_of(plan.action)
-        outlasts = level not in levels or any(level_of(attempt.action) == level for attempt in earlier)
+        outlasts = is_too_weak(level, levels) or (level in levels and any(level_of(attempt.action) == level for attempt in earlier))
         if levels and outlasts and self.planner.level(tracked) is not None:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 

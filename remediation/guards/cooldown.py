@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from eagle_eye.durations import seconds_between
 from eagle_eye.ranges import Delay
 from eagle_eye.types import Allow, Hold, Outcome, Plan, Situation, Verdict
 from remediation.policy.affected_nodes import OBSERVING, touched
@@ -24,7 +25,8 @@ class Cooldown:
             earlier = situation.plans.get(outcome.plan)
             if earlier is None or not _counts(earlier, outcome, plan):
                 continue
-            whom, seconds = self._left(plan, earlier, situation.now - outcome.time)
+            ago = seconds_between(outcome.time, situation.now)  # unknown where a leader before us had a clock that was ahead of ours
+            whom, seconds = self._left(plan, earlier, ago) if ago is not None else ("", 0.0)
             if seconds > 0:
                 ended = f"{earlier.action} of plan {earlier.id} has just ended"
                 return Hold(guard="cooldown", reason=f"{ended}: {whom}", seconds=seconds)

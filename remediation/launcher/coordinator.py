@@ -48,8 +48,8 @@ class Coordinator:
     ) -> Effects:  # fmt: skip
         return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held, idle=idle))
 
-    def left(self, node: str) -> Effects:
-        return self.learn(coordinator_facts.SessionBroke(node=node))
+    def left(self, node: str, *, silent: bool = False) -> Effects:
+        return self.learn(coordinator_facts.SessionBroke(node=node, silent=silent))
 
     def no_progress(self, step: int = -1) -> Effects:
         """`step`: that the workers are at; -1 if unknown."""
@@ -153,14 +153,9 @@ class Coordinator:
 
     # --- the job --------------------------------------------------------------------------------------------------
 
-    @property
-    def commanded(self) -> bool:
-        """A server that could command a restart is connected: an exhausted budget is not the end at once."""
-        return self._state.commanded
-
-    @commanded.setter
-    def commanded(self, connected: bool) -> None:
-        self._state.commanded = connected
+    def server_is(self, connected: bool) -> None:
+        """The session with the server has opened or broken."""
+        self._state.server_is(connected)
 
     @property
     def phase(self) -> JobPhase:

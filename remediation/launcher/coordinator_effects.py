@@ -105,6 +105,12 @@ class EmitEvent(Effect, frozen=True, kw_only=True):
     node: str = ""
 
 
+class ReportLayout(Effect, frozen=True, kw_only=True):
+    """Tell the server the last layout, and by that who coordinates the job now."""
+
+    layout: Layout
+
+
 class CommandResult(Effect, frozen=True, kw_only=True):
     """A command is done (error empty) or refused."""
 

@@ -39,6 +39,8 @@ class SessionBroke(Fact, frozen=True, kw_only=True):
     """A launcher's session broke. Alone this proves nothing, unless its vote or its workers are waited for."""
 
     node: str
+    silent: bool = False
+    """Nothing was heard of it, and nothing says that its process has ended."""
 
 
 class NoProgress(Fact, frozen=True, kw_only=True):

@@ -64,8 +64,14 @@ class CoordinatorState:
 
     isolated = False
     """No majority has been there for a lease: nothing is begun, no worker is ended, and others are asked whether they have gone on."""
+    held_back = False
+    """An epoch is wanted, and is not begun: too few launchers can be reached, or one that is silent is waited for."""
     unbroken = False
     """Every worker of the last epoch is where it was: none has died, none was ordered to end, and no launcher was started again."""
+    death: WorkerDied | None = None
+    """Of a worker of the last epoch, told since it began: the first that is no mere symptom, if there is one."""
+    restarted = False
+    """A launcher of the last epoch was started again since it began."""
     exhausted = ""
     """Why the job may not heal itself any more."""
     swap: tuple[str, ...] = ()
@@ -96,7 +102,7 @@ class CoordinatorState:
         self.restarts = Backoff(clock, declaration.backoff_s, declaration.backoff_max_s, declaration.healthy_s)
         """Of the workers as a whole."""
         self.commanded = True
-        """A server that could command a restart is connected: an exhausted budget is not the end at once."""
+        """The server, which could command a restart, is connected: an exhausted budget is not the end at once."""
         self.led = False
         """This launcher has had a valid epoch as coordinator, and a majority since."""
         self.own_loss = bool(lost)
@@ -116,6 +122,24 @@ class CoordinatorState:
         """Keys of the commands that the epoch which is being formed will answer."""
         self.give_up_at = 0.0
         """When a job with too few nodes fails."""
+
+    def note_death(self, died: WorkerDied) -> None:
+        """What the last epoch has lost for sure, whoever could not be reached beside it."""
+        if self.is_current(died.epoch) and (self.death is None or self.death.missed_a_peer):
+            self.death = died
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    def server_is(self, connected: bool) -> None:
+        """Its session has opened or broken: where only a command saves the job, one is waited for anew."""
+        self.commanded = connected
+        if self.phase is JobPhase.SPENT:
+            self.await_command()
+
+    def await_command(self) -> None:
+        """SPENT: for as long as a server that is connected needs, or one that is not needs to be started again; not for ever if it comes and goes."""
+        seconds = self.declaration.patience_s if self.commanded else self.declaration.server_s
+        self.timers.arm(max(0.0, min(seconds, self.give_up_at - self.clock.monotonic())))
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -145,6 +169,16 @@ class CoordinatorState:
         if self.phase is not JobPhase.RUNNING or self.last is None:
             return ()
         return tuple(node for node in self.last.nodes if not self.membership.is_connected(node) and node not in self.finished)
+
+    @property
+    def only_silent(self) -> bool:
+        """Launchers of the running epoch cannot be reached, and nothing says of any of them that its process has ended."""
+        return bool(self.suspects) and all(node in self.membership.members and self.membership.members[node].silent for node in self.suspects)
+
+    @property
+    def all_here(self) -> bool:
+        """Every launcher of the last epoch can be reached, and none was started again since."""
+        return self.last is not None and not self.restarted and all(map(self.membership.is_connected, self.last.nodes))
 
     @property
     def eligible(self) -> list[Member]:
@@ -177,8 +211,10 @@ class CoordinatorState:
 
     # --- effects that several transitions have in common --------------------------------------------------------------
 
-    def job_event(self, name: str, message: str, reason: str = "") -> EmitEvent:
-        return EmitEvent(name=name, message=message, attributes={"epoch": str(self.epoch), "reason": reason or message})
+    def job_event(self, name: str, message: str, reason: str = "", *, trains: bool = False) -> EmitEvent:
+        """`trains`: it concerns no worker."""
+        attributes = {"epoch": str(self.epoch), "reason": reason or message}
+        return EmitEvent(name=name, message=message, attributes=attributes | ({"trains": "1"} if trains else {}))
 
     def answer(self, epoch: int = 0, error: str = "") -> Effects:
         """The results of the commands that wait for an epoch. What failed is not done later."""

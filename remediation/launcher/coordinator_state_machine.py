@@ -168,6 +168,8 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
 
 def apply(state: CoordinatorState, fact: Fact) -> Effects:
     """Change the state as the table says; what is to be done about the fact."""
+    if isinstance(fact, coordinator_facts.WorkerDied):
+        state.note_death(fact)
     entry = TRANSITIONS[type(fact)][state.phase]
     effects = [] if isinstance(entry, Ignored) else entry.do(state, fact)
     if isinstance(fact, coordinator_facts.WorkerDied) or any(isinstance(effect, Prepare | EndWorkers) for effect in effects):

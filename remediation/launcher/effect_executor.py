@@ -15,7 +15,17 @@ from eagle_eye.types import Layout
 
 from .control_network import Client, Server
 from .coordinator import Coordinator, JobPhase
-from .coordinator_effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
+from .coordinator_effects import (
+    AskGrant,
+    CommandResult,
+    Effect,
+    EmitEvent,
+    End,
+    EndWorkers,
+    Prepare,
+    ReportLayout,
+    Start,
+)
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
 from .event_log import EventLog
 from .membership import Member, precedes
@@ -118,9 +128,9 @@ class EffectExecutor:
         """What a worker asks the rendezvous store."""
         return await self._in_place.store.answer(question)
 
-    def lost(self, node: str) -> None:
-        """A launcher's session is gone."""
-        self.do(self.coordinator.left(node))
+    def lost(self, node: str, *, silent: bool) -> None:
+        """A launcher's session is gone; `silent`: nothing says that its process has ended."""
+        self.do(self.coordinator.left(node, silent=silent))
 
     async def command(self, command: Command) -> Body:
         """A command of the leader. Raises Stale for an epoch that is over, PermanentError for a refusal."""
@@ -214,14 +224,19 @@ class EffectExecutor:
                     self.go(self.quietly(node, "halt", {"reason": effect.reason, "after_death": effect.after_death}))
             case EmitEvent():
                 self._tell(effect)
+            case ReportLayout():
+                self.go(self._report_layout(effect.layout, self.coordinator.budget.left))
             case CommandResult():
-                future = self._answers.pop(effect.command, None)
-                if future is not None and not future.done():
-                    future.set_result(effect)
+                self._answer(effect)
             case End():
                 self.go(self._end(effect))
             case _:
                 self._in_place.carry_out(effect)
+
+    def _answer(self, effect: CommandResult) -> None:
+        future = self._answers.pop(effect.command, None)
+        if future is not None and not future.done():
+            future.set_result(effect)
 
     def _prepare(self, effect: Prepare) -> None:
         if self._store is None:  # made while the old workers are still dying
@@ -294,9 +309,11 @@ class EffectExecutor:
         except EagleEyeError as error:  # reported again when the session is back
             log.info("the server does not know of epoch %d yet: %s", layout.epoch, error)
 
-    def leader_is_back(self) -> None:
-        """Report the layout to a leader whose session is new."""
-        if self.coordinator.last is not None and not self.coordinator.candidate:
+    def server_is(self, connected: bool) -> None:
+        """The session with the server has opened or broken: a leader whose session is new is told the layout."""
+        self.coordinator.server_is(connected)
+        self._set_timer()
+        if connected and self.coordinator.last is not None and not self.coordinator.candidate:
             self.go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
 
     def _words(self, layout: Layout, budget_left: int) -> Body:

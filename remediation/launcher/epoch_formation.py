@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Layout, RankPlacement, Transition, digest_of
 
-from .coordinator_effects import AskGrant, EmitEvent, EndWorkers, HaltWorkers, Prepare, RegroupWorkers, Start
+from .coordinator_effects import (
+    AskGrant,
+    EmitEvent,
+    EndWorkers,
+    HaltWorkers,
+    Prepare,
+    RegroupWorkers,
+    ReportLayout,
+    Start,
+)
 from .coordinator_facts import (
     BoundaryTimeout,
     JoinersTimeout,
@@ -36,6 +45,8 @@ def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch on the job's own budget: in place if elastic workers live on, else with new processes if the budget allows."""
     if not (state.may_go_on or state.lives_on):
         return _hold_back(state, request)
+    if request.reason == LOST and state.death is not None and state.only_silent and not state.lives_on:
+        return _await_silent(state, request)
     refusal = state.budget.refusal(request.failure)
     state.exhausted = _exhausted(request.failure, refusal)
     state.budget.take(request.failure)
@@ -55,15 +66,23 @@ def _hold_back(state: CoordinatorState, request: EpochRequest) -> Effects:
     return [*effects, *state.answer(error=ISOLATED)]
 
 
-def isolate(state: CoordinatorState) -> Effects:
-    """A majority has been away for a lease, or is missed now: it is told once."""
-    if state.isolated or state.last is None:
+def _await_silent(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """RUNNING: a worker has died, and a launcher may only be held up: to start without it, and again with it, would be one restart too many."""
+    state.request, state.phase, state.held_back = request, JobPhase.WAITING, True
+    state.timers.arm(state.declaration.silent_s)
+    return []
+
+
+def isolate(state: CoordinatorState, *, trains: bool = False) -> Effects:
+    """A majority has been away for a lease (the workers may train on), or is missed now: each is told once."""
+    if state.last is None or (state.isolated and (trains or state.held_back)):
         return []
-    state.isolated = True
+    state.isolated, state.held_back = True, not trains
     state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
     missing = ", ".join(state.membership.missing(state.last))
-    message = f"{missing} cannot be reached and {state.reachable.votes} of {state.reachable.total} launchers are too few to go on without: workers are left as they are"
-    return [state.job_event("coordinator.isolated", message)]
+    so = "the job trains on, and could not heal itself" if trains else "workers are left as they are"
+    message = f"{missing} cannot be reached and {state.reachable.votes} of {state.reachable.total} launchers are too few to go on without: {so}"
+    return [state.job_event("coordinator.isolated", message, trains=trains)]
 
 
 def _exhausted(failure: str, refusal: str) -> str:
@@ -85,9 +104,12 @@ def recharge(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.phase = JobPhase.SPENT
-    state.timers.arm(state.declaration.patience_s if state.commanded else 0.0)
+    state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
+    state.await_command()
     attributes = {"heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure}
+    reports = [ReportLayout(layout=state.last)] if state.last is not None else []  # elected since the last epoch, it is not known there
     return [
+        *reports,
         EmitEvent(name="budget.exhausted", message=state.exhausted, attributes=attributes),
         EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted", after_death=request.reason == DEATH),
     ]
@@ -116,6 +138,7 @@ def restart(state: CoordinatorState, request: EpochRequest) -> Effects:
 
 def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch, in place if that is requested and living workers are left."""
+    request = _of_the_death(state, request)
     if request.soft and not state.may_go_on:
         return state.answer(error=ISOLATED)
     if not request.soft:
@@ -134,6 +157,16 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
         state.elastic.down_since = state.elastic.down_since or state.clock.monotonic()
         state.timers.arm(state.declaration.merge_s, MergeTimeout)
     return effects
+
+
+def _of_the_death(state: CoordinatorState, request: EpochRequest) -> EpochRequest:
+    """Whoever seemed lost with its workers can be reached again: what is left of the failure is the worker that has died."""
+    died = state.death
+    if request.reason != LOST or died is None or not state.all_here:
+        return request
+    if request.paid:
+        state.budget.recharge(request.failure, died.kind)
+    return replace(request, reason=DEATH, cause=died.cause, kind=died.kind, symptom=died.missed_a_peer)
 
 
 def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> Effects:
@@ -257,6 +290,7 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
 def _run(state: CoordinatorState, layout: Layout) -> None:
     state.phase = JobPhase.RUNNING
     state.led, state.isolated, state.unbroken = True, False, True
+    state.death, state.restarted, state.held_back = None, False, False
     state.last = layout
     state.swap = ()
     state.finished = set()
@@ -364,7 +398,7 @@ def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """WAITING: go on if there are enough nodes, fail if they were waited for long enough."""
     if resumed := resume(state):
         return resumed
-    if state.isolated:
+    if state.isolated or state.held_back:
         return _go_on(state)
     if len(state.eligible) >= state.declaration.min_nodes:
         return begin(state, EpochRequest(reason="node returned"))
@@ -383,7 +417,7 @@ def resume(state: CoordinatorState) -> Effects:
     last = state.last
     if last is None or not state.unbroken or state.request.reason != LOST or not all(map(state.membership.is_connected, last.nodes)):
         return []
-    state.phase, state.led, state.isolated = JobPhase.RUNNING, True, False
+    state.phase, state.led, state.isolated, state.held_back = JobPhase.RUNNING, True, False, False
     state.timers.disarm(PhaseTimeout, MajorityTimeout)
     return [state.job_event("coordinator.reunited", "all launchers of the epoch can be reached again, and its workers are as they were")]
 
@@ -393,7 +427,7 @@ def _go_on(state: CoordinatorState) -> Effects:
     if not state.may_go_on:
         state.timers.arm(state.declaration.grant_s)
         return []
-    state.isolated = False
+    state.isolated = state.held_back = False
     return begin(state, state.request) if state.request.paid else heal(state, state.request)
 
 

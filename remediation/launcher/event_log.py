@@ -23,18 +23,19 @@ class EventLog:
         self._numbers = numbers or itertools.count(1)
 
     def event(
-        self, name: str, entity: Entity, message: str = "", attributes: Mapping[str, str] | None = None
+        self, name: str, entity: Entity, message: str = "", attributes: Mapping[str, str] | None = None, *, happened_s: float | None = None
     ) -> Event:
-        """Write an event; returns it with its id."""
+        """Write an event; returns it with its id. `happened_s`: when, by the monotonic clock, where it is told later than it happened."""
+        age_s = 0.0 if happened_s is None else max(0.0, self._clock.monotonic() - happened_s)
         event = Event(
-            name=name, job=self._job, entity=entity, time=self._clock.now(), node=self._node, incarnation=self._incarnation,
+            name=name, job=self._job, entity=entity, time=self._clock.now() - age_s, node=self._node, incarnation=self._incarnation,
             number=next(self._numbers), message=message, attributes=dict(attributes or {}),
         )  # fmt: skip
         self._write(OBSERVATIONS, self._job, wire.encode(event))
         return event
 
-    def of_worker(self, name: str, worker: str, message: str, attributes: Mapping[str, str]) -> Event:
-        return self.event(name, Entity(kind=Kind.WORKER, name=worker), message, attributes)
+    def of_worker(self, name: str, worker: str, message: str, attributes: Mapping[str, str], *, happened_s: float | None = None) -> Event:
+        return self.event(name, Entity(kind=Kind.WORKER, name=worker), message, attributes, happened_s=happened_s)
 
     def of_job(self, name: str, message: str, attributes: Mapping[str, str]) -> Event:
         return self.event(name, Entity(kind=Kind.JOB, name=self._job), message, attributes)

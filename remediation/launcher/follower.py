@@ -9,7 +9,7 @@ from typing import Protocol
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
-from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
+from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 
 from .control_network import Client, Network
 from .coordinator_election import CoordinatorElection
@@ -121,6 +121,8 @@ class Follower:
         self._client: Client | None = None
         self._changed = asyncio.Event()
         self._moved = ""
+        self._silent: bool | None = None
+        """Why the session to the coordinator broke: nothing was heard of it, and its process may be there. None while it stands."""
         member.moved = self._move
         self.reports = ReportQueue(self._report, lambda: self._votes.record.promised)
         """For the coordinator."""
@@ -236,7 +238,9 @@ class Follower:
             await client.stop()
         return str(answer.get("coordinator", "")) if int(answer.get("epoch", 0)) > epoch else ""
 
-    def _state(self, _: ConnectionState) -> None:
+    def _state(self, connection: ConnectionState) -> None:
+        if self._silent is None and not connection.connected:
+            self._silent = SILENT in connection.reason
         self._changed.set()
 
     def _move(self, address: str) -> None:
@@ -255,6 +259,7 @@ class Follower:
         client = self._client
         while client is not None:
             while client.connected and not self._moved:
+                self._silent = None
                 self._changed.clear()
                 await self._changed.wait()
             if self._moved:
@@ -267,12 +272,21 @@ class Follower:
     async def _back(self, client: Client) -> bool:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
+        failed: float | None = None
+        """Since when our workers have been without their peers."""
         while True:
             if client.connected and (answer := await self._ask_in(client, self._settings.lease_s)):
                 return bool(answer.get("accepted"))
-            if self._member.broken or await self._proves(self._clock.monotonic() - broke):
+            now = self._clock.monotonic()
+            failed = now if self._member.broken and failed is None else failed
+            if (failed is not None and now - failed >= self._patience_s) or await self._proves(now - broke):
                 return False
             await asyncio.sleep(LOOK_S)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a coordinator that has fallen silent is waited for once our workers have failed: a job that is not elastic pays a restart for going on without it."""
+        return self._settings.stall.silent_s if self._silent and not self._member.registry else 0.0
 
     async def _proves(self, broke_s: float) -> bool:
         """Whether the coordinator is gone, as far as can be seen from here."""

@@ -54,6 +54,8 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Between two requests for the leader's grant."""
     lease_s: float = 2.0
     """How long an elastic job without a majority waits for one before it stops."""
+    silent_s: float = 5.0
+    """How long a launcher that has fallen silent is waited for before processes are started without it."""
     reconnect_s: float = 1.0
     """How long a group whose connections broke waits for somebody to be found dead, before it is formed anew."""
     boundary_s: float = 3.0
@@ -61,7 +63,9 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     halt_s: float = 60.0
     """How long workers may take over their last checkpoint without a word that it is still being written."""
     patience_s: float = 0.0
-    """After the budget is spent: how long a command is waited for."""
+    """After the budget is spent: how long a command is waited for while the server is connected."""
+    server_s: float = 0.0
+    """The same while it is not: a server that was ended is started again; 0: the job has none."""
     backoff_s: float = 1.0
     """Before the second restart without progress since the first, which is immediate; twice as long before each further one."""
     backoff_max_s: float = 60.0

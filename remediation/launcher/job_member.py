@@ -291,7 +291,7 @@ class JobMember:
         self.broken = self.broken or not worker.elastic
         oom_kill = self._workers.oom_kill(worker) if code == -signal.SIGKILL else None
         attributes = exit_attributes(worker, code, self._workers.step(worker), oom_kill)
-        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code, oom_kill), attributes)
+        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code, oom_kill), attributes, happened_s=worker.ended_s)
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), young=lived < self._settings.start_s)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
@@ -345,7 +345,8 @@ class JobMember:
         self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
-        if worker.ordered_s is not None and float(message.get("raised_s", math.inf)) >= worker.ordered_s:
+        raised_s = max(worker.began, float(message["raised_s"])) if "raised_s" in message else None
+        if worker.ordered_s is not None and (math.inf if raised_s is None else raised_s) >= worker.ordered_s:
             return  # our own doing: its peers were ended before it
         raised, thread = str(message.get("type", "")), str(message.get("thread", ""))
         attributes = {
@@ -366,7 +367,7 @@ class JobMember:
             text = f"thread {thread} of worker {worker.name} ended with {raised}: {attributes['message']}"
             self._event_log.of_worker("thread.exception", worker.name, text, {**attributes, "thread": thread})
             return
-        worker.exception = raised
+        worker.exception, worker.raised_s = raised, raised_s
         refused = "errno" in attributes  # storage refused a file: neither the program nor its data is to blame, nor a GPU
         worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]), notes)
         worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
@@ -383,7 +384,8 @@ class JobMember:
             self._report_late(worker)
 
     def _tell_exception(self, worker: Worker, attributes: dict[str, str]) -> None:
-        event = self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {attributes['type']}: {attributes['message']}", attributes)
+        text = f"worker {worker.name} raised {attributes['type']}: {attributes['message']}"
+        event = self._event_log.of_worker("exception", worker.name, text, attributes, happened_s=worker.raised_s)
         worker.failed_by = event.id
 
     def _tell_held(self, worker: Worker) -> None:

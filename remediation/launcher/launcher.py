@@ -200,7 +200,7 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     Call it from the main thread. Raises LaunchError and ConfigError, before anything was started where possible.
     """
     clock = SystemClock()
-    stream = open_stream_in(settings.state_dir, settings.stream, clock)
+    stream = open_stream_in(settings.state_dir, settings.stream, clock, access=settings.access, node=settings.node)
     name = f"launcher-{settings.run}-{settings.node}"
     writer = SpooledWriter(
         stream, settings.state_dir / "spool", clock=clock, name=name, max_bytes=settings.stream.spool_bytes,

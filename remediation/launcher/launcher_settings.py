@@ -86,7 +86,9 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_s: float = 10.0
     """Between SIGTERM and SIGKILL when the user stops the job."""
     patience_s: float = 10.0
-    """How long a job whose own budget is spent waits for a command of the server, if it has one."""
+    """How long a job whose own budget is spent waits for a command of the server, while that is connected."""
+    server_s: float = 60.0
+    """How long it waits for a server that is not connected, as it may be started again."""
     cordon_answer_s: float = 2.0
     """How long the server is given at the start to say whether this node is cordoned, while the zygote gets ready; 0: it is not asked."""
     ignore_cordon: bool = False

@@ -47,6 +47,7 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     same = state.membership.add(fact.member)
     if state.last is not None and fact.member.node in state.last.nodes:
         state.unbroken = state.unbroken and same and _as_it_was(state, fact)
+        state.restarted = state.restarted or not same
     reunited = _reunited(state)
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())
@@ -70,7 +71,7 @@ def _reunited(state: CoordinatorState) -> Effects:
     """RUNNING: a majority is here again, and the epoch is still the last one."""
     if not (state.isolated and state.phase is JobPhase.RUNNING and state.reachable.majority):
         return []
-    state.isolated = False
+    state.isolated = state.held_back = False
     return [state.job_event("coordinator.reunited", "a majority of the launchers can be reached again")]
 
 
@@ -221,12 +222,12 @@ def batch_is_complete(state: CoordinatorState, _: PhaseTimeout) -> Effects:
 # --- lost ---------------------------------------------------------------------------------------------------------------
 
 
-def _session_broke(state: CoordinatorState, node: str) -> Effects:
+def _session_broke(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """The event; [] if there was no session."""
-    if not state.membership.disconnect(node):
+    if not state.membership.disconnect(fact.node, silent=fact.silent):
         return []
-    message = f"the session of the launcher on {node} broke"
-    return [EmitEvent(name="peer.lost", message=message, node=node, attributes={"seen_by": state.declaration.node})]
+    message = f"the session of the launcher on {fact.node} broke"
+    return [EmitEvent(name="peer.lost", message=message, node=fact.node, attributes={"seen_by": state.declaration.node})]
 
 
 def lost_silently(state: CoordinatorState, fact: SessionBroke) -> Effects:
@@ -237,12 +238,12 @@ def lost_silently(state: CoordinatorState, fact: SessionBroke) -> Effects:
 
 def lost_only(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """WAITING, BACKOFF, SPENT: its workers are ended already."""
-    return _session_broke(state, fact.node)
+    return _session_broke(state, fact)
 
 
 def lost_while_forming(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """FORMING: its vote, or the report of its workers, will not come."""
-    effects = _session_broke(state, fact.node)
+    effects = _session_broke(state, fact)
     if not effects:
         return []
     lost = state.elastic.serving_on(fact.node, state.last)
@@ -256,7 +257,7 @@ def lost_while_forming(state: CoordinatorState, fact: SessionBroke) -> Effects:
 
 def lost_while_running(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """RUNNING: a second witness is needed; where connections between workers broke there is one."""
-    effects = _session_broke(state, fact.node)
+    effects = _session_broke(state, fact)
     if effects and state.timers.armed(ReconnectTimeout) and fact.node in state.suspects:
         return effects + heal(state, EpochRequest(reason=LOST))
     if not state.reachable.majority:
@@ -266,12 +267,12 @@ def lost_while_running(state: CoordinatorState, fact: SessionBroke) -> Effects:
 
 def majority_is_gone(state: CoordinatorState, _: MajorityTimeout) -> Effects:
     """RUNNING: no majority has been there for a lease. The workers train as they can; the others are asked whether they have gone on."""
-    return [] if state.reachable.majority else isolate(state)
+    return [] if state.reachable.majority else isolate(state, trains=True)
 
 
 def lost_while_halting(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """HALTING: its workers are not waited for."""
-    effects = _session_broke(state, fact.node)
+    effects = _session_broke(state, fact)
     if not effects:
         return []
     state.elastic.registry.drop(fact.node)

@@ -23,6 +23,8 @@ class Member(msgspec.Struct, kw_only=True):
     incarnation: str
     """Random id of the launcher's process."""
     connected: bool = True
+    silent: bool = False
+    """Its session broke because nothing was heard of it: its process may be there."""
 
     def gpu_of(self, slot: int) -> str:
         """UUID of a slot's GPU, '' if it is not known."""
@@ -45,11 +47,11 @@ class Membership:
         self.members[member.node] = member
         return before is not None and before.incarnation == member.incarnation
 
-    def disconnect(self, node: str) -> bool:
+    def disconnect(self, node: str, *, silent: bool = False) -> bool:
         """A session is gone; False if there was none."""
         if not self.is_connected(node):
             return False
-        self.members[node].connected = False
+        self.members[node].connected, self.members[node].silent = False, silent
         return True
 
     def is_connected(self, node: str) -> bool:

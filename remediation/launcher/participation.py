@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
-from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
+from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 from eagle_eye.types import Layout
 
 from .control_network import Client, Network
@@ -160,9 +160,9 @@ class Participation:
         declaration = JobDeclaration(
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
-            patience_s=settings.patience_s, min_workers=settings.min_workers, respawns=settings.respawns,
+            patience_s=settings.patience_s, server_s=settings.server_s if settings.leader else 0.0, min_workers=settings.min_workers, respawns=settings.respawns,
             weight=settings.weight, lease_s=settings.lease_s, max_skipped_steps=settings.max_skipped_steps,
-            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, boundary_s=settings.stall.boundary_s,
+            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, silent_s=settings.stall.silent_s, boundary_s=settings.stall.boundary_s,
         )  # fmt: skip
         coordinator = Coordinator(declaration, self._budget, self._clock, last, lost)
         self._executor = EffectExecutor(
@@ -171,7 +171,7 @@ class Participation:
             clock=self._clock, stall=settings.stall,
         )  # fmt: skip
         coordinator.refused(0, self._view.epoch)  # a number that was given out before is never given out again
-        coordinator.commanded = self.leader is not None and self.leader.connected
+        coordinator.server_is(self.leader is not None and self.leader.connected)
         log.info("this launcher coordinates %s", settings.job)
         self._join_own(self._executor)
         for peer in self._server.peers:  # they have a session from before, and would not join again by themselves
@@ -287,7 +287,7 @@ class Participation:
     def lost(self, peer: Peer, reason: str) -> None:
         if self._executor is not None and peer.role == "launcher":
             log.info("the session of the %s ended: %s", peer, reason)
-            self._executor.lost(peer.node)
+            self._executor.lost(peer.node, silent=SILENT in reason)
 
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:
@@ -330,9 +330,7 @@ class Participation:
     def _leader_state(self, connection: ConnectionState) -> None:
         if self._executor is None:
             return
-        self._executor.coordinator.commanded = connection.connected
-        if connection.connected:
-            self._executor.leader_is_back()
+        self._executor.server_is(connection.connected)
 
     # --- reports of our own workers -----------------------------------------------------------------------------------
 

@@ -28,6 +28,10 @@ class Worker(msgspec.Struct, kw_only=True):
     socket: Path
     began: float
     status: int | None = None
+    ended_s: float | None = None
+    """When it ended, by CLOCK_MONOTONIC, if that is known; a launcher that was stopped hears of it later."""
+    raised_s: float | None = None
+    """The same of the exception that it announced."""
     ordered_s: float | None = None
     """When the launcher ordered its end, by CLOCK_MONOTONIC; None if it did not."""
     dying: bool = False

@@ -259,7 +259,7 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
 def _died_fenced(state: CoordinatorState, fact: WorkerDied, *, served: bool) -> Effects:
     """One of the workers that were asked what they hold."""
     request = state.request
-    if served and request.reason in EXPLAINED_BY_DEATH:
+    if served and (request.reason in EXPLAINED_BY_DEATH or (request.reason == LOST and state.all_here)):
         request = state.request = replace(request, reason=DEATH, cause=fact.cause)
     if not state.elastic.placements(state.eligible):
         return _last_died(state, fact)

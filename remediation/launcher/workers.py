@@ -61,7 +61,7 @@ class Workers:
         self._by_pid: dict[int, Worker] = {}
         self._former: tuple[Worker, ...] = ()
         """Of the start before: what one of them raised may be read when its successor runs."""
-        self._early: dict[int, int] = {}
+        self._early: dict[int, tuple[int, float | None]] = {}
         """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
         self._starting = False
@@ -210,7 +210,7 @@ class Workers:
             self._forking.discard(place.worker)
             self._forked.set()
         if pid in self._early:
-            asyncio.get_running_loop().call_soon(self.exited, pid, self._early.pop(pid))
+            asyncio.get_running_loop().call_soon(self.exited, pid, *self._early.pop(pid))
         else:
             self._watch.watch(pid)
         return worker
@@ -279,13 +279,13 @@ class Workers:
 
     # --- ends --------------------------------------------------------------------------------------------------
 
-    def exited(self, pid: int, status: int) -> None:
-        """The zygote reaped a process."""
+    def exited(self, pid: int, status: int, ended_s: float | None = None) -> None:
+        """The zygote reaped a process. `ended_s`: when, by CLOCK_MONOTONIC."""
         worker = self._by_pid.get(pid)
         if worker is None:
-            self._early[pid] = status
+            self._early[pid] = status, ended_s
             return
-        worker.status = status
+        worker.status, worker.ended_s = status, ended_s
         self._watch.forget(pid)
         self._ended.set()
         self._tell(worker, status)

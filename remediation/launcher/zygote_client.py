@@ -16,8 +16,8 @@ from .worker_environment import StoreAddress
 
 log = logging.getLogger(__name__)
 
-OnExit = Callable[[int, int], None]
-"""(pid, status as of waitpid)"""
+OnExit = Callable[[int, int, float | None], None]
+"""(pid, status as of waitpid, when by CLOCK_MONOTONIC if the zygote tells)"""
 
 
 class ZygoteLink:
@@ -124,7 +124,8 @@ class ZygoteLink:
     def _take(self, message: Mapping[str, Any]) -> None:
         kind = message["kind"]
         if kind == "exited":
-            self._on_exit(int(message["pid"]), int(message["status"]))
+            ended_s = message.get("ended_s")
+            self._on_exit(int(message["pid"]), int(message["status"]), float(ended_s) if ended_s is not None else None)
             return
         key = {"ready": "ready", "stored": "store"}.get(kind, str(message.get("slot", "")))
         future = self._awaited.get(key)

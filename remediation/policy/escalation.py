@@ -76,7 +76,8 @@ STORAGE = Escalation(self_healed=True, stops_job=True, remedy="make room there, 
 """Full, read-only or gone: the operator has to make room, and no node is to blame."""
 UNSAVED = Escalation(remedy="make room there, or mend the path; the job trains on, and its worker tries the save again by itself")
 """The same, where only a save of ours failed: training is not touched."""
-LOST = Escalation(self_healed=True, stops_job=True, lasting=True)
+LOST = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
+"""The job goes on without the node, and takes it back when it returns; where it may not do so by itself it is commanded to."""
 BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, lasting=True)
 NETWORK = Escalation(
     levels=("reattempt", "restart_worker", "evict_node"), evidence=("dump",), self_healed=True, stops_job=True
@@ -89,6 +90,7 @@ SLOW = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), cost_we
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 WAITING = Escalation(remedy="mend what the evidence names; the launchers try again by themselves, and no worker is ended meanwhile")
+NO_QUORUM = Escalation(remedy="mend the network between the launchers, or start those that have stopped; the job trains on, and cannot heal itself meanwhile")
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
@@ -123,6 +125,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "slow worker": SLOW,
     "loss not finite": LOSS,
     "job waiting": WAITING,
+    "quorum lost": NO_QUORUM,
 }
 """Cause (as diagnosis names it) → escalation."""
 
@@ -195,8 +198,10 @@ def same_fault(cause: str, culprits: frozenset[str], again: str, accused: frozen
 
 
 def moved(cause: str, culprits: frozenset[str], again: str, accused: frozenset[str]) -> bool:
-    """Whether what is reported is the same fault somewhere else."""
+    """Whether what is reported is the same fault somewhere else, or another one than what accused nobody."""
     alike = WIDENED.get(cause, cause) == WIDENED.get(again, again)
+    if not alike and accused and not culprits:  # peers cried that a restart had ended: it says nothing of what was found after it
+        return True
     return alike and bool(culprits and accused) and not same_fault(cause, culprits, again, accused)
 
 
@@ -209,6 +214,12 @@ def _nodes(culprits: frozenset[str]) -> frozenset[str]:
 def level_of(action: str) -> str:
     """The level of escalation that an action counts as."""
     return LEVEL_OF.get(action, action)
+
+
+def is_too_weak(level: str, levels: Iterable[str]) -> bool:
+    """Every repair that can help is a stronger one."""
+    order = list(Severity)
+    return all(order.index(SEVERITIES[each]) < order.index(SEVERITIES[level]) for each in levels)
 
 
 def next_level(levels: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:

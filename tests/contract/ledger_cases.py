@@ -12,7 +12,7 @@ import pytest
 
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import AlertRecord, JobOwner, LeaseHolder, Ledger, Throughput
-from eagle_eye.ledger.incident_table import EDGES
+from eagle_eye.ledger.incident_states import EDGES
 from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
 from fakes.sample_values import JOB, a_finding, a_layout, a_plan, a_step, an_incident
 

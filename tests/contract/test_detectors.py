@@ -125,6 +125,7 @@ def deaths(draft: Draft) -> None:
         draft.tell("session.lost", node, role="agent", incarnation="x", job=draft.layout.job)
         draft.tell("session.lost", node, role="launcher", incarnation="x", job=draft.layout.job)
         draft.tell("peer.lost", node, seen_by="node-0")
+        draft.tell("exception", workers[0], type="RuntimeError", message="Connection closed by peer", traceback="…", **common)
     if draft.tick == 95:
         draft.tell("epoch.started", job, epoch="2", reason="death", cause="", restarts="1")
 

@@ -207,7 +207,7 @@ def test_a_wrong_address_is_named_at_once(connect: Open) -> None:
     with pytest.raises(StreamUnavailable, match=f"{address} takes no connection.*correct stream.kafka.brokers"):
         connect(brokers=address).append(TOPIC, [("k", b"v")])
     with pytest.raises(StreamUnavailable, match="no known host"):
-        connect(brokers="no-such-host.invalid:9092").read(TOPIC, 0, 0)
+        connect(brokers="no-such-host.invalid:9092", insecure=True).read(TOPIC, 0, 0)
     with pytest.raises(ConfigError, match="host:port"):
         connect(brokers="host:port")
 

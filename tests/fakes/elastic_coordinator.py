@@ -20,7 +20,7 @@ class Job:
         self.slots = slots
         given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | declaration
         self.coordinator = Coordinator(JobDeclaration(**given), HealBudget(parse_heal(heal), self.clock), self.clock)  # type: ignore[arg-type]
-        self.coordinator.commanded = False
+        self.coordinator.server_is(False)
         self.pids: dict[str, int] = {}
         self.steps: dict[str, int] = {}
         self._last_pid = 100

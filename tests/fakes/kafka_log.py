@@ -71,6 +71,12 @@ class FakeMemory:
 
     topics: dict[str, list[FakePartition]] = field(default_factory=dict)
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of each topic."""
+    denied: dict[str, set[int]] = field(default_factory=dict)
+    """Topic → operations that nobody may carry out on it."""
+    rules: dict[str, list[str]] | None = None
+    """Topic → who may write to it by the access rules; None: there are no rules."""
     next_producer: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
 
     def partition(self, topic: str, number: int) -> FakePartition | None:

@@ -46,7 +46,9 @@ def _metadata(at: Situation, request: Any, version: int) -> Any:
             for number in range(len(held or []))
         ]  # fmt: skip
         code = UNKNOWN_TOPIC if held is None else NO_ERROR
-        topics.append(topic_class(version=version, error_code=code, name=name, is_internal=False, partitions=partitions))
+        asked = version >= 8 and request.include_topic_authorized_operations
+        allowed = set(range(3, 12)) - at.memory.denied.get(name, set()) if asked else None
+        topics.append(topic_class(version=version, error_code=code, name=name, is_internal=False, partitions=partitions, authorized_operations=allowed))
     broker = Response.MetadataResponseBroker(version=version, node_id=1, host=at.host, port=at.port, rack=None)
     return Response(version=version, brokers=[broker], cluster_id="fake", controller_id=1, topics=topics)
 
@@ -54,6 +56,8 @@ def _metadata(at: Situation, request: Any, version: int) -> Any:
 def _create_topics(at: Situation, request: Any, version: int) -> Any:
     from kafka.protocol.admin import CreateTopicsResponse as Response
 
+    for topic in request.topics:
+        at.memory.configs.setdefault(topic.name, {each.name: each.value for each in topic.configs})
     made = [
         Response.CreatableTopicResult(
             version=version, name=topic.name, error_code=at.memory.make(topic.name, topic.num_partitions), error_message=None
@@ -183,6 +187,37 @@ def _committed(at: Situation, request: Any, version: int) -> Any:
     return Response(version=version, topics=topics, error_code=0)
 
 
+def _configs(at: Situation, request: Any, version: int) -> Any:
+    from kafka.protocol.admin import DescribeConfigsResponse as Response
+
+    result_class = Response.DescribeConfigsResult
+    results = []
+    for each in request.resources:
+        kept = at.memory.configs.get(each.resource_name, {})
+        configs = [
+            result_class.DescribeConfigsResourceResult(
+                version=version, name=name, value=kept.get(name, "CreateTime"), read_only=False, is_sensitive=False, config_source=5, synonyms=[]
+            )
+            for name in each.configuration_keys
+        ]
+        results.append(result_class(version=version, error_code=0, error_message=None, resource_type=2, resource_name=each.resource_name, configs=configs))
+    return Response(version=version, results=results)
+
+
+def _acls(at: Situation, request: Any, version: int) -> Any:
+    from kafka.protocol.admin import DescribeAclsResponse as Response
+
+    if at.memory.rules is None:
+        return Response(version=version, error_code=54, error_message="no authorizer", resources=[])
+    topic = request.resource_name_filter
+    resource = Response.DescribeAclsResource
+    rules = [
+        resource.AclDescription(version=version, principal=principal, host="*", operation=request.operation, permission_type=3)
+        for principal in at.memory.rules.get(topic, ())
+    ]
+    return Response(version=version, error_code=0, error_message=None, resources=[resource(version=version, resource_type=2, resource_name=topic, pattern_type=3, acls=rules)])
+
+
 def _handshake(_at: Situation, request: Any, version: int) -> Any:
     from kafka.protocol.sasl import SaslHandshakeResponse as Response
 
@@ -202,7 +237,7 @@ def _authenticate(at: Situation, request: Any, version: int) -> Any:
 
 def apis() -> dict[int, Api]:
     """Key of the protocol → what is answered. Imports kafka-python."""
-    from kafka.protocol.admin import CreateTopicsRequest
+    from kafka.protocol.admin import CreateTopicsRequest, DescribeAclsRequest, DescribeConfigsRequest
     from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
     from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
     from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
@@ -219,5 +254,7 @@ def apis() -> dict[int, Api]:
         17: Api("SaslHandshake", SaslHandshakeRequest, 0, 1, _handshake),
         19: Api("CreateTopics", CreateTopicsRequest, 0, 4, _create_topics),
         22: Api("InitProducerId", InitProducerIdRequest, 0, 1, _init_producer),
+        29: Api("DescribeAcls", DescribeAclsRequest, 0, 1, _acls),
+        32: Api("DescribeConfigs", DescribeConfigsRequest, 0, 2, _configs),
         36: Api("SaslAuthenticate", SaslAuthenticateRequest, 0, 1, _authenticate),
     }

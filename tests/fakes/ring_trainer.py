@@ -50,7 +50,7 @@ class Trainer:
 
     @property
     def nanoseconds(self) -> int:
-        return int(self.clock.now() * 1e9)
+        return int(self.clock.monotonic() * 1e9)
 
     @property
     def listing(self) -> dict[str, Any]:

@@ -31,9 +31,10 @@ def job(name: str = JOB) -> Entity:
 
 
 def event(name: str, entity: Entity, time: float, **attributes: object) -> Event:
-    """An event as its writer on the entity's node would send it; the same words give the same event."""
+    """An event as its writer would send it: the server of sessions, who saw it, or the entity's node; the same words give the same event."""
     told = {key: str(value) for key, value in attributes.items()}
-    writer = entity.name.split("/")[1] if entity.kind is Kind.WORKER else entity.name
+    here = entity.name.split("/")[1] if entity.kind is Kind.WORKER else entity.name
+    writer = "server" if name.startswith("session.") else told.get("seen_by", here)
     number = int(digest_of(name, entity, time, told)[:7], 16)
     return Event(
         name=name, job=JOB, entity=entity, time=time, node=writer, incarnation="b", number=number, attributes=told

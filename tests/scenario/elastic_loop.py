@@ -139,6 +139,7 @@ class Worker:
         began = time.monotonic()
         self.write(assignment=assignment.epoch)
         self.epoch = assignment.epoch
+        self.monitor.set_epoch(assignment.epoch)
         group = Group(self.session, assignment)
         self.session.use_group(group)
         with self.session.lock:

@@ -18,6 +18,7 @@ from eagle_eye.app.demo.deployment_reader import OVER
 from eagle_eye.app.drills import DrillTarget
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock
+from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.stream import OUTCOMES
 from eagle_eye.stream.embedded import EmbeddedStream
@@ -51,9 +52,17 @@ def running() -> Iterator[DemoJob]:
         made = DemoJob(folder=Path(folder), config=CONFIG, command=command, job="test/loop", launch=("--preload", "none"), clock=SystemClock())
         try:
             made.start()
+            assert made.wait(lambda: has_ledger(made), DEADLINE_S), "the server makes no ledger"
             yield made
         finally:
             made.stop()
+
+
+def has_ledger(demo_job: DemoJob) -> bool:
+    """The server has made it, with all its tables."""
+    with contextlib.suppress(LedgerError), contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)):
+        return True
+    return False
 
 
 @pytest.fixture

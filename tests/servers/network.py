@@ -1,29 +1,36 @@
 """A network of its own: nodes in network namespaces, on one switch whose links can be cut and mended. Linux, root, iproute2."""
 
+import ctypes
 import itertools
 import os
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "eagle-eye-test"
 SUBNET = "10.77.0"
+TRAINING_SUBNET = "10.78.0"
+TRAINING_INTERFACE = "training0"
+CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
 
 
 class Network:
     """`nodes` machines and a switch, which has an address, too. None of it is seen by, or sees, the machine's own network.
 
-    A link is cut as if its cable was pulled: nobody is told, packets are lost.
+    A link is cut as if its cable was pulled: nobody is told, packets are lost. `training`: the nodes have a second network, on which
+    their workers can meet (TRAINING_INTERFACE) and which is never cut.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, *, training: bool = False) -> None:
         _refuse_without_means()
         remove_what_dead_runs_left()
         self._name = f"{PREFIX}-{os.getpid()}-{_birth(os.getpid())}-{next(_numbers)}"
         self._nodes = range(nodes)
+        self._training = training
         self.server = f"{SUBNET}.254"
         """Address of the switch."""
         try:
@@ -37,15 +44,22 @@ class Network:
         for name in [switch, *map(self._node, self._nodes)]:
             _ip(f"netns add {name}")
             _ip(f"-n {name} link set lo up")
-        _ip(f"-n {switch} link add switch type bridge forward_delay 0")
+        self._connect("switch", "port", "eth0", SUBNET)
         _ip(f"-n {switch} address add {self.server}/24 dev switch")
-        _ip(f"-n {switch} link set switch up")
+        if self._training:
+            self._connect("training", "lane", TRAINING_INTERFACE, TRAINING_SUBNET)
+
+    def _connect(self, bridge: str, port: str, interface: str, subnet: str) -> None:
+        """All nodes to a bridge, which passes packets on at once."""
+        switch = self._switch
+        _ip(f"-n {switch} link add {bridge} type bridge forward_delay 0")
+        _ip(f"-n {switch} link set {bridge} up")
         for node in self._nodes:
             name = self._node(node)
-            _ip(f"-n {switch} link add port{node} type veth peer name eth0 netns {name}")
-            _ip(f"-n {switch} link set port{node} master switch up")
-            _ip(f"-n {name} address add {self.address(node)}/24 dev eth0")
-            _ip(f"-n {name} link set eth0 up")
+            _ip(f"-n {switch} link add {port}{node} type veth peer name {interface} netns {name}")
+            _ip(f"-n {switch} link set {port}{node} master {bridge} up")
+            _ip(f"-n {name} address add {subnet}.{node + 1}/24 dev {interface}")
+            _ip(f"-n {name} link set {interface} up")
 
     def address(self, node: int) -> str:
         return f"{SUBNET}.{node + 1}"
@@ -58,6 +72,26 @@ class Network:
     def inside_switch(self) -> tuple[str, ...]:
         """The same for what is to run where the switch is."""
         return ("ip", "netns", "exec", self._switch)
+
+    @contextmanager
+    def entered(self, node: int | None) -> Iterator[None]:
+        """What this thread starts meanwhile runs on that node; None: where the switch is."""
+        with Path("/proc/thread-self/ns/net").open() as own, _file_of(self._switch if node is None else self._node(node)).open() as other:
+            _enter(other.fileno())
+            try:
+                yield
+            finally:
+                _enter(own.fileno())
+
+    def part(self) -> None:
+        """No node reaches another one any more; all of them reach the switch."""
+        for node in self._nodes:
+            _ip(f"-n {self._switch} link set port{node} type bridge_slave isolated on")
+
+    def unite(self) -> None:
+        """As before `part`."""
+        for node in self._nodes:
+            _ip(f"-n {self._switch} link set port{node} type bridge_slave isolated off")
 
     def cut(self, node: int) -> None:
         """Pull the cable between a node and the switch."""
@@ -77,6 +111,16 @@ class Network:
     @property
     def _switch(self) -> str:
         return f"{self._name}-switch"
+
+
+def _file_of(namespace: str) -> Path:
+    return Path("/run/netns") / namespace
+
+
+def _enter(file: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(file, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns failed: it needs root with CAP_SYS_ADMIN")
 
 
 def remove_what_dead_runs_left() -> None:

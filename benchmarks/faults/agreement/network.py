@@ -9,7 +9,7 @@ import msgspec
 
 from eagle_eye.errors import EagleEyeError, TemporaryError
 from eagle_eye.rpc.control_client import OnCommand, OnState, ignore_state, refuse_all
-from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
+from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 from eagle_eye.rpc.control_server import Handler
 from eagle_eye.rpc.protobuf_codec import decode_body, encode_body
 
@@ -286,7 +286,7 @@ async def beats(session: Session, at_client: bool) -> None:
         if now - looked > 3 * beat_s:
             session.heard[at_client] = now
         elif now - session.heard[at_client] > session.lease_s:
-            session.end(at_client, f"silent for longer than {session.lease_s:g} s")
+            session.end(at_client, f"{SILENT} {session.lease_s:g} s")
         looked = now
 
 

@@ -24,11 +24,13 @@ class MemoryLedger:
     def jobs(self) -> dict[str, JobRecord]:
         return dict(self._jobs)
 
-    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Any = None) -> bool:
+    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Any = None, coordinator: str = "") -> bool:
         known = self._jobs.get(job)
         if known is not None and known.layout.epoch > layout.epoch:
             return False
-        self._jobs[job] = JobRecord(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand)
+        self._jobs[job] = JobRecord(
+            layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand, coordinator=coordinator
+        )  # fmt: skip
         return True
 
     def grant_epoch(self, job: str, epoch: int, layout: Layout) -> bool:

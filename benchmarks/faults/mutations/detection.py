@@ -17,7 +17,7 @@ from eagle_eye.errors import WireError
 from eagle_eye.metrics.event_metrics import EventMetrics
 from eagle_eye.metrics.job_metrics import JobMetrics
 from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS
-from eagle_eye.types import Mark, Notice
+from eagle_eye.types import JobSnapshot, Mark, Notice, Record
 
 from .mutated_record import MutatedRecords
 from .rolling_stream import RollingStream
@@ -98,17 +98,21 @@ class Detection:
         runner = Runner(
             self._stream, 0, self._detectors, Diagnosis(), clock=self._clock, generation=self._generation,
             on_notice=self._tell, on_frame=lambda frame: self._events.observe_events(frame.events),
-            on_snapshots=lambda snapshots: [self._jobs.observe_job(snapshot) for snapshot in snapshots] and None, records=self._folder / "records",
+            on_snapshots=self._observe, records=self._folder / "records",
         )  # fmt: skip
         runner.step()
         return runner
+
+    def _observe(self, snapshots: list[JobSnapshot]) -> None:
+        for snapshot in snapshots:
+            self._jobs.observe_job(snapshot)
 
     def _pace(self, second: int) -> tuple[int, float]:
         """(step, for how long the job has stood): it stands for the second half of each two minutes."""
         stands = max(0, second % 120 - 60)
         return second - stands, float(stands)
 
-    def _put(self, *records: wire.Record) -> None:
+    def _put(self, *records: Record) -> None:
         self._stream.append(OBSERVATIONS, [(JOB, wire.encode(record)) for record in records])
 
     def _is_unreadable(self, record: bytes) -> bool:

@@ -6,6 +6,7 @@ import click
 from rich.console import Console
 
 from eagle_eye.access.certificates import CertificateInfo, CertificateKind, Identity, certificate_info, read_public
+from eagle_eye.access.stream_keys import StreamKeys
 from eagle_eye.app import options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table
 from eagle_eye.clock import SystemClock
@@ -33,7 +34,7 @@ def command() -> None:
 @directory
 @options.deployment
 def init(config: Config, folder: str) -> None:
-    """Create ca.pem, which every machine needs, and ca.key, which stays secret where it was created.
+    """Create ca.pem, which every machine needs, and what stays secret where it was created: ca.key, and stream.key, the root of the keys of the stream.
 
     \b
     Examples:
@@ -43,8 +44,10 @@ def init(config: Config, folder: str) -> None:
     from eagle_eye.access.certificate_authority import CertificateAuthority
 
     authority = CertificateAuthority(_folder(config, folder))
+    keys = StreamKeys(authority.directory)
     authority.make(SystemClock().now())
-    click.echo(f"made {authority.certificate} (for every machine) and {authority.key} (keep it here, and a copy offline)")
+    keys.make()
+    click.echo(f"made {authority.certificate} (for every machine), {authority.key} and {keys.root_file} (keep both here, and a copy offline)")
 
 
 @command.command(short_help="create a key and a certificate")
@@ -58,6 +61,7 @@ def init(config: Config, folder: str) -> None:
 @options.deployment
 def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], tenants: tuple[str, ...], days: float, out: str, folder: str) -> None:
     """Create NAME.pem and NAME.key. Issuing them again replaces them; new connections use them without a restart.
+    Of a node and a server also NAME.stream, with which it signs its records of the stream.
 
     For a node NAME is the name that its agent and launchers are started with (--node; default: the host name): its
     certificate opens sessions as that node and as no other. With --tenant it does so for the jobs of these tenants alone.
@@ -68,15 +72,22 @@ def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], tenants:
       eagle-eye certs issue node-7 --kind node --host 10.0.0.7 --tenant team-a --tenant team-b
       eagle-eye certs issue ada --kind client --days 90
     """
-    from eagle_eye.access.certificate_authority import CertificateAuthority
+    from eagle_eye.access.certificate_authority import CertificateAuthority, builder_ends
 
     authority = CertificateAuthority(_folder(config, folder))
     if tenants and kind != CertificateKind.NODE:
         raise ConfigError("--tenant limits which jobs a node may run: it goes with --kind node; `eagle-eye token add --tenant` limits a person")
     identity = Identity(kind=CertificateKind(kind), name=name, tenants=tenants)
-    made = authority.issue(identity, hosts, now=SystemClock().now(), days=days, out=Path(out).expanduser() if out else authority.directory)
+    place, now = Path(out).expanduser() if out else authority.directory, SystemClock().now()
+    made = authority.issue(identity, hosts, now=now, days=days, out=place)
     click.echo(f"made {made.certificate} and {made.key}; with {authority.certificate} they go into [access] of that machine:")
     click.echo(f'  ca_file = "{authority.certificate.name}"  certificate_file = "{made.certificate.name}"  key_file = "{made.key.name}"')
+    if identity.kind is not CertificateKind.CLIENT:
+        keys = StreamKeys(authority.directory)
+        keys.make()
+        signs = keys.issue(identity, ends=builder_ends(now, days), out=place)
+        click.echo(f"made {signs}, where the stream is Kafka:")
+        click.echo(f'  stream_key_file = "{signs.name}"')
 
 
 @command.command(short_help="show owners and expiry dates of certificates")

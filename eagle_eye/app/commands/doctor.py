@@ -9,41 +9,33 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 from rich.console import Console
 
 from eagle_eye.activity.stacks import py_spy
 from eagle_eye.app import options
+from eagle_eye.app.check import Check
 from eagle_eye.app.printing import Cell, TableColumn, print_json, print_table
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
 
 
-class Check(NamedTuple):
-    """One check. `needed`: Eagle Eye does not work on this machine without it."""
-
-    name: str
-    works: bool
-    needed: bool
-    found: str
-    remedy: str
-
-
 @click.command(short_help="check the requirements of this machine")
+@click.option("--kafka", is_flag=True, help="Check the brokers of [stream.kafka] instead: encryption, signatures, and who may write which topic.")
 @options.as_json
 @options.wide
 @options.deployment
-def command(config: Config, json_lines: bool, wide: bool) -> None:
+def command(config: Config, json_lines: bool, wide: bool, kafka: bool) -> None:
     """Check everything that Eagle Eye needs on this machine. Exits with 1 when a required check fails.
 
     \b
     Examples:
       eagle-eye doctor
       eagle-eye doctor --json
+      eagle-eye doctor --kafka        # on a server, and on a node: each may do what is its own
     """
-    checks = list(examine(config))
+    checks = list(_of_kafka(config) if kafka else examine(config))
     if json_lines:
         for check in checks:
             print_json(check._asdict())
@@ -64,6 +56,13 @@ def examine(config: Config) -> Iterator[Check]:
     yield _pidfd()
     yield _stacks()
     yield _gpu()
+
+
+def _of_kafka(config: Config) -> Iterator[Check]:
+    from eagle_eye.app.kafka_checks import kafka_checks
+    from eagle_eye.clock import SystemClock
+
+    return kafka_checks(config, SystemClock())
 
 
 MODULES = (

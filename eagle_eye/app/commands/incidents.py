@@ -8,7 +8,7 @@ from rich.console import Console
 from eagle_eye.app import options
 from eagle_eye.app.incident_printing import print_incident, print_incidents
 from eagle_eye.config import Config
-from eagle_eye.ledger.factory import open_ledger
+from eagle_eye.ledger.factory import newest_incidents, open_ledger
 
 
 @click.command(short_help="list incidents, or show one with evidence and timeline")
@@ -31,8 +31,8 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
       eagle-eye incidents 4f1c9a02 --stacks
     """
     console = Console()
+    if not incident:
+        print_incidents(console, newest_incidents(config, open_only=open_only, job=job, limit=limit), open_only=open_only, json_lines=json_lines, wide=wide)
+        return
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
-        if incident:
-            print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks, wide=wide)
-        else:
-            print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines, wide=wide)
+        print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks, wide=wide)

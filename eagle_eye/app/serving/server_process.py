@@ -16,7 +16,10 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger.factory import open_ledger
+from eagle_eye.ledger.timeline import CLOCK_JUMPED
+from eagle_eye.steady_clock import FOLLOWED_AT_ONCE_S, SteadyClock
 from eagle_eye.stream.factory import open_stream
+from eagle_eye.types import Notice
 from remediation.alerts.receiver import endpoints_of
 
 from .detect_role import DetectRole
@@ -59,7 +62,7 @@ class ServerProcess:
     def __init__(self, config: Config, listen: str, clock: Clock) -> None:
         self._config = config
         self._listen = listen
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         self._stop = threading.Event()
 
     async def run(self) -> None:
@@ -69,9 +72,10 @@ class ServerProcess:
         plugin_wiring.make_directories(self._config)
         ledger = open_ledger(self._config)
         try:
-            stream = open_stream(self._config, self._clock)
+            stream = open_stream(self._config, self._clock, checked=True)
             try:
                 notices = NoticeWriter(ledger, self._clock)
+                self._clock.on_jump = lambda seconds: notices.put(self._jumped(seconds))
                 context = ProcessContext(
                     config=self._config, clock=self._clock, ledger=ledger, stream=stream, incarnation=secrets.token_hex(6), notices=notices
                 )  # fmt: skip
@@ -80,6 +84,12 @@ class ServerProcess:
                 stream.close()
         finally:
             ledger.close()
+
+    def _jumped(self, seconds: float) -> Notice:
+        message = f"the clock of this server's machine was set {'forward' if seconds > 0 else 'back'} by {abs(seconds):.1f} s"
+        log.warning("%s", message)
+        name, what = (CLOCK_JUMPED, "unknown") if abs(seconds) > FOLLOWED_AT_ONCE_S else ("clock.slewed", "measured without it")
+        return Notice(name=name, time=self._clock.now(), message=f"{message}: durations across it are {what}")
 
     async def _run(self, context: ProcessContext) -> None:
         services = ServiceGroup([context.notices, *process_services(context)])

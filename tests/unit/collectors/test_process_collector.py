@@ -50,7 +50,7 @@ def test_the_end_of_an_orphan_is_told_once_with_its_signal(tmp_path: Path, child
     end(child)
     (event,) = collect(collector)
     assert (event.name, event.job, event.entity.name) == ("exit", "default/gpt/r1", "r1/n1/0")
-    assert event.attributes["signal"] == "SIGKILL"
+    assert (event.attributes["signal"], event.attributes["launcher"]) == ("SIGKILL", "ended")
     assert event.attributes["code"] == str(-signal.SIGKILL)
     assert (event.attributes["rank"], event.attributes["epoch"], event.attributes["pid"]) == ("3", "2", str(child.pid))
 

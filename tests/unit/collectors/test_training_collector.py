@@ -85,6 +85,21 @@ def test_steps_are_aligned_by_number_and_returned_once(
     assert steps_of(watch(collector, clock, 2.0)) == []
 
 
+@pytest.mark.parametrize("jump", [30.0, -3600.0])
+def test_steps_and_ages_after_the_clock_was_set_are_of_the_clock_as_it_is(collector: TrainingCollector, tmp_path: Path, clock: FakeClock, jump: float) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    trainer.step(0)
+    watch(collector, clock, 1.0)
+    clock.jump(jump)
+    trainer.step(1)
+    found = watch(collector, clock, 1.0)
+    (steps,) = steps_of(found)
+    assert clock.now() - steps.ends[0, 0] == pytest.approx(1.0, abs=0.3)
+    last = [each for each in found if isinstance(each, Reading)][-1:]
+    assert reading_of(last)["r1/n1/0"]["step_age_s"] == pytest.approx(1.0, abs=0.3)
+
+
 def test_the_last_steps_of_a_dead_worker_are_read_and_its_ring_forgotten(
     collector: TrainingCollector, tmp_path: Path, clock: FakeClock
 ) -> None:

@@ -1,5 +1,6 @@
 """The page of one incident: what it says of it, who may decide on it, and what is sent."""
 
+import dataclasses
 import doctest
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,6 +88,13 @@ def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):
     assert PLAN.digest in text
     assert "costs 2.000\u202fGPU-hours, saves 10\u202fGPU-hours" in text
     assert [stage.state for stage in stages(found)] == ["reached", "reached", "now", "ahead", "ahead"]
+
+
+@pytest.mark.parametrize(("found_s", "said"), [(0.5, "found 500\u202fms after it began"), (None, "found after an unknown time: the clock jumped")])
+def test_no_duration_is_shown_that_cannot_be(known, found_s, said):
+    assert said in incident_html.facts(dataclasses.replace(told(known), found_s=found_s))
+    lasted = incident_html.facts(dataclasses.replace(told(known), state="healed", lasted_s=found_s))
+    assert ("over after an unknown time: the clock jumped" in lasted) == (found_s is None)
 
 
 def test_what_was_done_is_shown_with_what_came_of_it(kept, known):

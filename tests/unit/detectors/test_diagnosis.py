@@ -103,6 +103,15 @@ def test_a_death_that_is_reported_after_its_cure_leaves_a_closed_incident_that_n
     assert verdicts(chain.reported) == [("worker killed", [B.name], Severity.SEV2, False)]
 
 
+def test_a_death_that_is_told_long_after_its_victims_cried_is_what_they_missed() -> None:
+    """The launcher of its node was stopped: it tells when the worker died, and not when it saw it."""
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, raised(C, NOW + 0.05), raised(D, NOW + 0.05)), cut(NOW + 0.6, begun(NOW + 0.6)))
+    assert verdicts(chain.latest) == [("network error", [], Severity.SEV3, True)]
+    chain.feed(cut(NOW + 4.0, killed(A, NOW)))
+    assert verdicts(chain.latest)[0] == ("worker killed", [A.name], Severity.SEV2, False)
+    assert len({each.id for each in chain.reported}) == 1
+
+
 def test_the_first_to_crash_is_named_those_that_end_after_it_are_not() -> None:
     chain = Chain().feed(*healthy(), cut(NOW + 1, left(D, NOW, exception=""), left(A, NOW + 0.6, code=2, exception="")))
     assert verdicts(chain.latest) == [("worker exited", [D.name], Severity.SEV2, True)]
@@ -316,7 +325,9 @@ def test_a_launcher_alone_is_lost_with_its_workers_and_never_the_node() -> None:
     hit = BEGAN + 5.05
     frames = healthy(12)
     lost = event("session.lost", node("node-1"), hit, role="launcher")
+    orphans = [msgspec.structs.replace(event("exit", who, hit + 0.3, code="-9", signal="SIGKILL", epoch=1, step=20, launcher="ended"), node="node-1") for who in (C, D)]
     frames.insert(5, cut(hit + 0.1, lost, raised(A, hit + 0.02), raised(B, hit + 0.02)))
+    frames.insert(6, cut(hit + 0.4, *orphans))
     assert verdicts(Chain().feed(*frames).accusing) == [("launcher lost", ["node-1"], Severity.SEV2, True)]
 
 

@@ -129,6 +129,15 @@ def test_a_death_that_arrives_after_its_consequence_or_another_death_of_its_epoc
     assert [claim.active for claim in claims if claim.entity == VICTIM] == [True, False], "once, however often it arrives"
 
 
+@pytest.mark.parametrize(("reason", "open_"), [("command", False), ("rebalance", False), ("join", False), ("death", True), ("node lost", True)])
+def test_a_peer_that_cried_because_its_group_was_ended_on_purpose_is_no_part_of_what_comes_next(reason: str, open_: bool) -> None:
+    """A kill three seconds after a commanded restart was folded into the incident of those cries, which had been healed before it."""
+    exits = Exits()
+    cry, begun = event("exit", VICTIM, 9.99, epoch=1, code=1, **RESET), event("epoch.started", job(), 10.1, epoch=2, reason=reason)
+    claims = claims_of(exits, [cut_frame(10.0, cry), cut_frame(10.2, begun)])
+    assert claims[-1].active is open_
+
+
 def test_twin_what_a_late_peer_dies_of_is_not_told_beside_it() -> None:
     exits = Exits()
     begun, killed = event("epoch.started", job(), 11.0, epoch=2), event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)

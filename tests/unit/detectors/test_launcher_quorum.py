@@ -1,16 +1,19 @@
 """What a coordinator waits for, as a finding that accuses nobody."""
 
+from dataclasses import replace
+
 from detectors.launcher_quorum import LauncherQuorum
 from eagle_eye.types import Claim, Event
 from fakes.synthetic_events import claims_of, cut_frame, event, job, node
 
 
 def claims(*events: Event) -> list[Claim]:
-    return claims_of(LauncherQuorum(), [cut_frame(each.time, each) for each in events])
+    """Each is told at a tick of its own."""
+    return claims_of(LauncherQuorum(), [replace(cut_frame(each.time, each), tick=True) for each in events])
 
 
-def isolated(time: float = 10.0) -> Event:
-    return event("coordinator.isolated", job(), time, epoch=3, reason="node-1 cannot be reached")
+def isolated(time: float = 10.0, **more: str) -> Event:
+    return event("coordinator.isolated", job(), time, epoch=3, reason="node-1 cannot be reached", **more)
 
 
 def held(time: float = 11.0) -> Event:
@@ -29,6 +32,25 @@ def test_another_reason_is_a_revision_and_an_epoch_ends_them_all() -> None:
     )
     assert [len(each.evidence) for each in (first, both, one)] == [1, 2, 1]
     assert not over.active
+
+
+def test_a_job_that_trains_on_waits_for_nothing_until_an_epoch_is_wanted() -> None:
+    trains, waits = claims(isolated(trains="1"), isolated(14.0))
+    assert [[line.status for line in each.evidence] for each in (trains, waits)] == [["trains"], [""]]
+    assert (waits.since, waits.active) == (10.0, True)
+    both = claims(isolated(trains="1"), held())[-1]
+    assert [line.status for line in both.evidence] == ["", ""], "a node that is held is waited for"
+
+
+def test_twin_a_coordinator_that_was_left_behind_does_not_speak_for_the_job() -> None:
+    assert claims(event("epoch.started", job(), 9.0, epoch=5, reason="node lost"), isolated(), held()) == []
+
+
+def test_twin_what_is_over_before_the_next_tick_kept_nobody_waiting() -> None:
+    withheld = event("vote.withheld", node("node-1"), 12.0, epoch=4, reason="no space left on device", seen_by="node-0")
+    begun = event("epoch.started", job(), 12.1, epoch=4, reason="death")
+    frames = [cut_frame(12.0, withheld), cut_frame(12.1, begun), replace(cut_frame(13.0), tick=True)]
+    assert claims_of(LauncherQuorum(), frames) == []
 
 
 def test_twin_a_lost_session_and_an_epoch_are_no_claim() -> None:

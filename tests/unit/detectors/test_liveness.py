@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -43,16 +44,21 @@ def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
     return [(claim.kind, claim.entity.name, claim.active) for claim in claims]
 
 
+def reset(time: float) -> Event:
+    """A survivor's connection to a worker there broke."""
+    return event("exception", worker("node-0", 0), time, type="RuntimeError", message="Connection closed by peer")
+
+
 def test_fault_a_killed_node_is_lost_within_three_seconds() -> None:
     killed = BEGAN + 5.05  # its last batch came just before
-    frames = told(ticks(silent=(LOST,)), killed, *sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    frames = told(ticks(silent=(LOST,)), killed, *sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed), reset(killed))
     detector = Liveness()
     found = next((frame.time, claim) for frame in frames for claim in detector.update(frame))
     time, claim = found
     assert kinds([claim]) == [("node.lost", LOST, True)]
     assert time - killed <= 3.0
     assert claim.since == killed
-    assert len(claim.evidence) == 4
+    assert len(claim.evidence) == 5
 
 
 def frozen(frame: Frame) -> Frame:
@@ -88,6 +94,7 @@ def test_twin_a_job_that_backs_off_bears_no_witness_by_standing_still() -> None:
         ("agent dead: batches and its session, the job goes on", (LOST,), sessions(LOST, BEGAN + 5.1, "agent")),
         ("a peer's connection alone", (LOST,), (peer(LOST, BEGAN + 5.1),)),
         ("two witnesses: the job goes on", (LOST,), sessions(LOST, BEGAN + 5.1, "agent", "launcher")),
+        ("Eagle Eye's own network is cut", (LOST,), (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))),
     ],
 )
 def test_twin_one_or_two_witnesses_are_not_enough(name: str, silent: tuple[str, ...], events: tuple[Event, ...]) -> None:
@@ -101,7 +108,7 @@ def test_twin_a_dead_agent_in_a_job_that_stands_still_is_no_dead_node_while_the_
 
 def test_a_node_that_reports_again_is_not_lost_any_more() -> None:
     killed = BEGAN + 5.05
-    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    gone = (*sessions(LOST, killed, "agent", "launcher"), reset(killed))
     frames = list(told(ticks(count=10, silent=(LOST,)), killed, *gone))
     healthy = [frame for frame in ticks(count=16) if frame.time > frames[-1].time]
     back = with_events(healthy[0], *sessions(LOST, healthy[0].time, "agent", opened=True))
@@ -111,11 +118,66 @@ def test_a_node_that_reports_again_is_not_lost_any_more() -> None:
     assert "reports again" in again[1].evidence[-1].text
 
 
-def test_fault_a_launcher_alone_is_lost_while_its_agent_reports() -> None:
-    events = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1))
+def orphan(time: float) -> Event:
+    """A worker there has ended with its launcher, as the agent says."""
+    return msgspec.structs.replace(event("exit", worker(LOST, 0), time, code="-9", signal="SIGKILL", launcher="ended"), node=LOST)
+
+
+def test_fault_a_launcher_alone_is_lost_once_its_agent_says_that_it_has_ended() -> None:
+    events = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1), orphan(BEGAN + 5.2))
     opened = sessions(LOST, BEGAN + 8.5, "launcher", opened=True)
     frames = list(told(list(told(ticks(), BEGAN + 5.1, *events)), BEGAN + 8.5, *opened))
     assert kinds(claims_of(Liveness(), frames)) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+
+
+def test_twin_a_launcher_that_does_not_answer_is_not_lost_while_its_workers_live() -> None:
+    gone = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), told(ticks(), BEGAN + 5.1, *gone))) == []
+    killed = event("exit", worker(LOST, 0), BEGAN + 5.2, code="-9", signal="SIGKILL")
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks()]
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 5.3, *gone, killed, reset(BEGAN + 5.25)))) == [], "another worker's death is that worker's"
+
+
+def test_an_epoch_that_began_without_the_node_is_a_third_witness_too() -> None:
+    events = sessions(LOST, BEGAN + 5.1, "agent", "launcher")
+    frames = ticks(silent=(LOST,))
+    [layout] = {id(frame.layout): frame.layout for frame in frames if frame.layout is not None}.values()
+    without = msgspec.structs.replace(
+        layout, epoch=layout.epoch + 1, time=BEGAN + 6.5, reason="node lost", placements=tuple(each for each in layout.placements if each.node != LOST)
+    )
+    later = [replace(frame, layout=without) if frame.time > BEGAN + 6.5 else frame for frame in frames]
+    claims = claims_of(Liveness(), told(later, BEGAN + 5.1, *events))
+    assert kinds(claims) == [("node.lost", LOST, True)]
+    assert claims[0].evidence[-1].text == f"epoch {without.epoch} of the job began without it: node lost"
+
+
+def test_twin_a_node_whose_launcher_still_writes_is_alive_whatever_it_cannot_reach() -> None:
+    gone = (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
+    died = msgspec.structs.replace(event("exit", worker(LOST, 0), BEGAN + 7.5, code="-9", signal="SIGKILL"), node=LOST)
+    frames = list(told(ticks(count=24, silent=(LOST,)), BEGAN + 5.1, *gone))
+    assert kinds(claims_of(Liveness(), told(frames[:13], BEGAN + 7.5, died, reset(BEGAN + 7.5)))) == []
+    assert kinds(claims_of(Liveness(), told(frames[:13], BEGAN + 7.5, reset(BEGAN + 7.5)))) == [("node.lost", LOST, True)]
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 7.5, died, reset(BEGAN + 7.5)))) == [("node.lost", LOST, True)], "two leases without a word"
+
+
+@pytest.mark.parametrize(
+    "failure", [event("exception", worker("node-0", 1), BEGAN + 7.0, type="ValueError", message="negative length"), event("exit", worker("node-0", 1), BEGAN + 7.0, code="-9", signal="SIGKILL")]
+)
+def test_twin_another_workers_failure_is_not_the_fault_of_a_node_out_of_sight(failure: Event) -> None:
+    gone = (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
+    frames = ticks(count=24, silent=(LOST,))
+    [layout] = {id(frame.layout): frame.layout for frame in frames if frame.layout is not None}.values()
+    without = msgspec.structs.replace(
+        layout, epoch=layout.epoch + 1, time=BEGAN + 8.0, reason="node lost", placements=tuple(each for each in layout.placements if each.node != LOST)
+    )
+    later = [replace(frame, layout=without) if frame.time > BEGAN + 8.0 else frame for frame in frames]
+    begun = event("epoch.started", job(), BEGAN + 8.1, epoch=without.epoch, reason="node lost")
+    seen = list(told(list(told(list(told(later, BEGAN + 5.1, *gone)), BEGAN + 7.0, failure, reset(BEGAN + 7.05))), BEGAN + 8.1, begun))
+    early = [frame for frame in seen if frame.time < BEGAN + 13.0]
+    assert kinds(claims_of(Liveness(), early)) == []
+    [claim] = claims_of(Liveness(), seen)
+    assert (claim.kind, claim.evidence[-1].text) == ("node.lost", f"epoch {without.epoch} of the job goes on without it")
+    assert claim.since > without.time, "what failed before did not follow from it"
 
 
 def test_twin_launchers_and_agents_of_a_finished_job_may_leave() -> None:
@@ -135,8 +197,8 @@ def test_many_nodes_at_once_are_a_switch_only_those_that_peers_saw_die_are_lost(
 def test_two_nodes_of_two_are_no_crowd() -> None:
     names = ("node-0", "node-1")
     events = [each for name in names for each in sessions(name, BEGAN + 5.1, "agent", "launcher")]
-    seen = [peer(name, BEGAN + 5.1) for name in names]
-    claims = claims_of(Liveness(), told(ticks(silent=names), BEGAN + 5.1, *events, *seen))
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=names)]
+    claims = claims_of(Liveness(), told(frames, BEGAN + 5.1, *events))
     assert {claim.entity.name for claim in claims} == set(names)
 
 
@@ -156,16 +218,51 @@ def test_a_node_whose_clock_is_minutes_off_is_not_silent() -> None:
 
 
 def test_a_broken_connection_of_a_survivor_is_a_witness() -> None:
-    reset = event(
-        "exception", worker("node-0", 0), BEGAN + 5.2, type="RuntimeError", message="Connection closed by peer"
-    )
-    frames = told(ticks(silent=(LOST,)), BEGAN + 5.3, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), reset)
+    frames = told(ticks(silent=(LOST,)), BEGAN + 5.3, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), reset(BEGAN + 5.2))
     assert kinds(claims_of(Liveness(), frames)) == [("node.lost", LOST, True)]
 
 
 def test_with_the_job_the_loss_of_its_node_is_over() -> None:
     killed = BEGAN + 5.05
-    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    gone = (*sessions(LOST, killed, "agent", "launcher"), reset(killed))
     frames = list(told(ticks(silent=(LOST,)), killed, *gone))
     done = cut_frame(frames[-1].time + 1, event("job.finished", job(), frames[-1].time + 1))
     assert kinds(claims_of(Liveness(), [*frames, done])) == [("node.lost", LOST, True), ("node.lost", LOST, False)]
+
+
+def went_on(frames: list[Frame], at: float, *, back: float = float("inf")) -> Iterator[Frame]:
+    """From that time on the job runs without LOST, as its coordinator has begun an epoch without it; then with it again."""
+    first = frames[0].layout
+    assert first is not None
+    without = tuple(place for place in first.placements if place.node != LOST)
+    fewer = msgspec.structs.replace(first, epoch=first.epoch + 1, reason="node lost", time=at, placements=without)
+    again = msgspec.structs.replace(first, epoch=first.epoch + 2, reason="node returned", time=back)
+    for frame in frames:
+        yield frame if frame.time < at else replace(frame, layout=fewer if frame.time < back else again)
+
+
+def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_back_at_once() -> None:
+    died = BEGAN + 5.02
+    events = (peer(LOST, died), *sessions(LOST, died, "launcher"), *sessions(LOST, died + 0.05, "launcher", opened=True))
+    claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 0.06, *events)), died + 0.1, back=died + 1.0))
+    assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert claims[0].since == died
+    assert "went on without node-1 in epoch 2" in claims[0].evidence[-1].text
+
+
+def test_fault_the_same_for_a_coordinator_whose_end_nobody_wrote_down() -> None:
+    claims = claims_of(Liveness(), went_on(ticks(), BEGAN + 5.1))
+    assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert claims[0].since < BEGAN + 5.1
+
+
+def test_twin_a_node_that_died_is_told_once_as_a_node() -> None:
+    killed = BEGAN + 5.05
+    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    claims = claims_of(Liveness(), went_on(list(told(ticks(silent=(LOST,)), killed, *gone)), killed + 2.0))
+    assert kinds(claims) == [("node.lost", LOST, True)]
+
+
+def test_twin_a_node_that_was_evicted_has_lost_no_launcher() -> None:
+    evicted = (replace(frame, layout=msgspec.structs.replace(frame.layout, reason="command")) for frame in went_on(ticks(), BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), evicted)) == []

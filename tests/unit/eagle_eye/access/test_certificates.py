@@ -244,7 +244,7 @@ def command(tmp_path: Path, *words: str) -> str:
 
 
 def test_a_cluster_is_secured_from_the_command_line(tmp_path):
-    assert "ca.key (keep it here" in command(tmp_path, "certs", "init").replace("\n", "")
+    assert "stream.key (keep both here" in command(tmp_path, "certs", "init").replace("\n", "")
     assert command(tmp_path, "certs", "init").startswith("1: ")
     command(tmp_path, "certs", "issue", "head", "--kind", "server", "--host", "10.0.0.1")
     command(tmp_path, "certs", "issue", "node-7", "--kind", "node", "--days", "5")

@@ -27,6 +27,7 @@ from eagle_eye.types import (
     Incident,
     IncidentState,
     Kind,
+    Notice,
     Outcome,
     Plan,
     Progress,
@@ -208,6 +209,42 @@ def test_one_incident_is_found_by_the_beginning_of_its_id(cli: Cli, ledger: Ledg
         assert words in shown
     assert json.loads(cli("incidents", "4f1c", "--json", "--state-dir", "state").output.splitlines()[0])["cause"] == "worker killed"
     assert "no stacks were dumped" in cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
+
+
+def found_at(ledger: Ledger, cli: Cli, opened: float, *notices: Notice) -> str:
+    """What is shown of an incident whose fault began at 100 and that was opened then."""
+    shown, state = incident("4f1c9a02")
+    ledger.save_incident(shown, state, time=opened)
+    ledger.save_outcome(Outcome(plan="p1", action="restart_job", incident="4f1c9a02", state="done", time=opened + 9.0, actual={"downtime_s": 8.0, "throughput_per_s": 5.0}))
+    for notice in notices:
+        ledger.save_notice(notice)
+    return cli("incidents", "4f1c", "--state-dir", "state").output
+
+
+def test_no_incident_is_found_before_its_fault_began(cli: Cli, ledger: Ledger) -> None:
+    shown = found_at(ledger, cli, 90.23)
+    assert "found after an unknown time (the clock jumped)" in shown
+    assert "-9.77" not in shown.partition("timeline")[0]
+
+
+def test_clocks_that_differ_by_less_than_anybody_notices_are_no_jump(cli: Cli, ledger: Ledger) -> None:
+    assert "found 0.00 s later" in found_at(ledger, cli, 99.9)
+
+
+def test_a_duration_across_a_jump_of_the_servers_clock_is_not_told(cli: Cli, ledger: Ledger) -> None:
+    shown = found_at(ledger, cli, 4100.5, Notice(name="clock.jumped", time=4100.0, message="set forward by 4000.0 s"))
+    assert "found after an unknown time (the clock jumped)" in shown
+    assert "downtime" in shown, "it was measured after the jump"
+    ledger.save_notice(Notice(name="clock.jumped", time=4105.0, message="set back by 400.0 s"))
+    again = cli("incidents", "4f1c", "--state-dir", "state").output
+    assert "downtime" not in again
+    assert "throughput" in again
+
+
+def test_a_jump_that_the_server_made_up_for_hides_nothing(cli: Cli, ledger: Ledger) -> None:
+    shown = found_at(ledger, cli, 100.5, Notice(name="clock.slewed", time=100.2, message="set forward by 30.0 s"))
+    assert "found 0.50 s later" in shown
+    assert "downtime" in shown
 
 
 def test_what_a_heal_cost_is_shown_though_nobody_foretold_it(cli: Cli, ledger: Ledger) -> None:

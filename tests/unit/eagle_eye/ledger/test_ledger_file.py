@@ -1,12 +1,11 @@
 """The ledger as a file: how it is made, migrated and opened, and what cannot be opened; what survives its writer."""
 
-import resource
 import sqlite3
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from eagle_eye.errors import LedgerError
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import LedgerError, LedgerUnavailable
 from eagle_eye.ledger import LeaseHolder, Ledger, tables
 from eagle_eye.ledger.migration import configuration, upgrade
+from eagle_eye.ledger.table_version import VERSION
 from eagle_eye.types import IncidentState
+from fakes.full_disk import file_size_limit
 from fakes.sample_values import an_incident
 
 ADA = LeaseHolder(host="machine-a", pid=101, incarnation="ada")
@@ -29,7 +31,7 @@ def test_the_migrations_lead_to_the_tables_of_this_program(ledger_path: Path) ->
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
     engine.dispose()
-    assert ScriptDirectory.from_config(configuration()).get_heads() == [tables.VERSION]
+    assert ScriptDirectory.from_config(configuration()).get_heads() == [VERSION]
 
 
 def test_a_new_ledger_is_brought_up_to_date_once_by_two_that_open_it_at_once(tmp_path: Path) -> None:
@@ -136,20 +138,39 @@ def fill(ledger: Ledger) -> tuple[int, str]:
     for number in range(1000):
         try:
             ledger.save_incident(an_incident(id=f"i{number}"), IncidentState.OPEN)
-        except LedgerError as error:
+        except LedgerUnavailable as error:  # and none that ends a server
             return number, str(error)
     raise AssertionError("the limit did not work")
 
 
 def test_a_full_disk_under_the_ledger_is_told_and_costs_only_what_was_refused(ledger_path: Path) -> None:
     with closing(Ledger.open(ledger_path)) as ledger:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-        try:
+        with file_size_limit(1 << 16):
             taken, error = fill(ledger)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert str(ledger_path) in error
         assert "free space on its disk" in error
         assert len(ledger.incidents(limit=1000)) == taken > 0
         assert ledger.save_incident(an_incident(id="after"), IncidentState.OPEN)
+
+
+class RoomLater(FakeClock):
+    """While it is waited for the third time, somebody makes room on the disk."""
+
+    def __init__(self, limit: ExitStack) -> None:
+        super().__init__()
+        self._limit, self.waits = limit, 0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.waits += 1
+        if self.waits == 3:
+            self._limit.close()
+
+
+def test_a_leader_waits_for_room_on_the_disk_and_loses_nothing(ledger_path: Path) -> None:
+    with ExitStack() as limit, closing(Ledger.open(ledger_path, patience_s=30.0, clock=(clock := RoomLater(limit)))) as ledger:
+        limit.enter_context(file_size_limit(1 << 16))
+        for number in range(100):
+            ledger.save_incident(an_incident(id=f"i{number}"), IncidentState.OPEN)
+        assert clock.waits == 3
+        assert len(ledger.incidents(limit=1000)) == 100

@@ -376,3 +376,14 @@ def test_the_engine_opens_asks_and_resolves(make_world):
     world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), revision=over.revision + 1, active=False, since=over.since)
     world.run(3)
     assert room.said()[-1] == ("resolve", "i1")
+
+
+def test_a_leader_before_us_whose_clock_was_ahead_delays_no_news(room):
+    case = room.open()
+    room.clock.jump(3600.0)
+    room.look(1)
+    room.clock.jump(-3600.0)  # the next leader's machine
+    room.lifecycle = room.new_lifecycle()
+    room.revise(case, cause="node lost")
+    room.look(30)
+    assert room.said() == [("trigger", "i1"), ("update", "i1")]

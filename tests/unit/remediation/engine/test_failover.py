@@ -3,7 +3,8 @@
 import pytest
 
 from eagle_eye.errors import TemporaryError
-from eagle_eye.types import Entity, IncidentState, Kind, Mode, Outcome, Progress, Severity
+from eagle_eye.types import Entity, IncidentState, JobSnapshot, Kind, Mode, Outcome, Progress, Severity
+from fakes.synthetic_job import incident
 from remediation.engine.failover import carried_out
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
@@ -150,3 +151,44 @@ def test_a_plan_is_carried_out_when_each_of_its_steps_is_done(make_world):
     assert [step.state for step in progress] == ["intended", "done", "intended", "done"]
     assert carried_out(plan, progress)
     assert not any(carried_out(plan, progress[:end]) for end in range(4)), "the cordon is part of it"
+
+
+def run(world, seconds: float) -> list[JobSnapshot]:
+    """As `world.run`; returns the snapshots, which the next leader reads once more."""
+    told = []
+    for _ in range(round(seconds * 10)):
+        fresh = world.job.advance(0.1)
+        for snapshot in fresh:
+            world.engine.receive_snapshot(snapshot)
+        world.engine.tick()
+        told += fresh
+    return told
+
+
+def test_the_start_of_a_job_heals_no_fault_that_was_read_before_it(make_world):
+    """A server that is behind reads the incident and the job's first snapshot in one go, the incident first."""
+    world = make_world()
+    world.job.stalled = True
+    world.job.tell("epoch.started", epoch="1", reason="start", budget_left="3")
+    world.engine = world.new_engine()
+    world.find("worker stopped", WORKER)
+    world.run(20)
+    assert world.sent == ["reattempt"], "the worker is continued"
+    assert world.outcomes() == [("reattempt", "done")]
+
+
+def test_an_epoch_from_before_the_fault_heals_nothing_that_the_leader_before_left_open(make_world):
+    world = make_world()
+    world.find("worker killed", WORKER, event=world.job.die(WORKER.name))
+    told = run(world, 15)
+    assert world.state() is IncidentState.HEALED
+    world.job.stalled = True
+    hang = incident(world.job, "python hang", Entity(kind=Kind.WORKER, name="run1/node-a/1"), name="i2")
+    world.ledger.save_incident(hang, IncidentState.OPEN)  # all that the leader came to before it was killed
+    next_leader(world)
+    for snapshot in told:
+        world.engine.replay_snapshot(snapshot)
+    world.run(20)
+    assert world.sent == ["dump", "restart"]
+    assert sorted(world.outcomes("i2")) == [("dump", "done"), ("restart_worker", "done")]
+    assert world.state("i2") is IncidentState.HEALED

@@ -106,3 +106,12 @@ def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
     job.update(snapshot_of(cut), calm=True)
     assert job.epoch == 7
     assert job.current is None
+
+
+def test_what_smaller_sizes_cost_is_measured_although_the_coordinators_clock_is_an_hour_ahead(paper, job):
+    follow(paper, job, 5)
+    began = paper.clock.now()
+    paper.lose("node-b")
+    paper._began += 3600.0  # the layout's time is the coordinator's
+    follow(paper, job, 10)
+    assert job.lost_gpu_seconds(began, began + 10) == pytest.approx(20, abs=0.5)

@@ -262,6 +262,22 @@ def test_a_coordinator_is_named_while_it_has_a_session(harness: LeaderHarness) -
     assert harness.ask("coordinator_of", asked) == {"epoch": 4}
 
 
+def test_whoever_was_elected_since_the_last_epoch_is_the_one_that_is_commanded(harness: LeaderHarness) -> None:
+    """Its coordinator is gone, and the next one may begin no epoch by itself: only a command could save the job."""
+    for node in ("node-a", "node-b"):
+        harness.leader.opened(launcher(node))
+    harness.ask("layout", {"layout": a_layout(5), "heal": "none"})
+    assert harness.leader.coordinator(JOB).node == "node-a"
+    harness.leader.lost(launcher("node-a"), "it was killed")
+    with pytest.raises(TemporaryError, match="on node-a has no session now"):
+        harness.leader.coordinator(JOB)
+    harness.ask("layout", {"layout": a_layout(5), "heal": "none"}, launcher("node-b"))
+    assert harness.leader.coordinator(JOB).node == "node-b"
+    assert harness.ask("coordinator_of", {"job": JOB}, launcher("node-a"))["node"] == "node-b"
+    harness.elect(2).opened(launcher("node-b"))
+    assert harness.leader.coordinator(JOB).node == "node-b", "the next leader knows it, too"
+
+
 def test_a_cordon_binds_every_job_but_the_one_that_it_was_made_for(harness: LeaderHarness) -> None:
     tenant, name, _ = JOB.split("/")
     harness.ledger.cordon("node-a", JOB, "plan1", 100.0, "ecc error on GPU 5")

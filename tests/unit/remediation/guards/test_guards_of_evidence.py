@@ -145,6 +145,13 @@ def test_a_job_is_left_in_peace_after_an_action_that_helped():
     assert isinstance(Cooldown(job_s=0.0)(LEAVE, situation(**before)), Allow)
 
 
+def test_a_leader_before_us_whose_clock_was_ahead_makes_no_cooldown_longer():
+    assert isinstance(Cooldown()(LEAVE, situation(**done(plan("p0", action="roll_back", of="i0"), ago=-3600.0))), Allow)
+    verdict = Cooldown()(LEAVE, situation(**done(plan("p0", action="roll_back", of="i0"), ago=-0.1)))
+    assert isinstance(verdict, Hold)
+    assert verdict.seconds == 10.0
+
+
 def test_a_node_is_left_in_peace_for_longer_whichever_job_it_was_for():
     before = done(plan("p0", job="t/n/other", exclude=("c",), of="i0"), ago=40.0)
     verdict = Cooldown()(LEAVE, situation(**before))

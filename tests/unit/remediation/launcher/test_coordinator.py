@@ -6,7 +6,16 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.types import Layout
 from fakes.plain_coordinator import Job, layout_of, only
 from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.coordinator_effects import AskGrant, CommandResult, EmitEvent, End, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator_effects import (
+    AskGrant,
+    CommandResult,
+    EmitEvent,
+    End,
+    EndWorkers,
+    Prepare,
+    ReportLayout,
+    Start,
+)
 from remediation.launcher.heal_budget import HealRule, parse_heal
 from remediation.launcher.membership import precedes
 from remediation.launcher.quorum import count_votes, voters
@@ -162,9 +171,40 @@ def test_a_spent_budget_ends_the_workers_and_then_the_job() -> None:
 
 def test_nobody_waits_for_a_server_that_is_not_there() -> None:
     job = Job(heal="none", patience_s=5.0).running("n0", "n1")
-    job.coordinator.commanded = False
+    job.coordinator.server_is(False)
     job.coordinator.died(1, "e")
     assert only(job.pass_time(0.0), End)[0].code == 1
+
+
+def test_a_spent_budget_tells_the_server_whom_to_command() -> None:
+    job = Job(heal="none", patience_s=5.0).running("n0", "n1")
+    assert only(job.coordinator.died(1, "e"), ReportLayout)[0].layout == job.coordinator.last
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["it died after the fault", "it was away"])
+def test_a_server_that_is_started_again_is_waited_for(before: bool) -> None:
+    job = Job(heal="none", patience_s=5.0, server_s=60.0).running("n0", "n1")
+    job.coordinator.server_is(before)
+    job.coordinator.died(1, "e")
+    job.coordinator.server_is(False)
+    assert job.pass_time(55.0) == []
+    job.coordinator.server_is(True)
+    assert job.pass_time(4.0) == [], "it is given as long as a server that was there"
+    assert only(job.coordinator.restart("d", plan="p"), Prepare)
+
+
+def test_a_server_that_does_not_come_back_or_comes_and_goes_is_not_waited_for_for_ever() -> None:
+    gone = Job(heal="none", patience_s=5.0, server_s=60.0).running("n0", "n1")
+    gone.coordinator.died(1, "e")
+    gone.coordinator.server_is(False)
+    assert only(gone.pass_time(60.1), End)[0].code == 1
+    fickle = Job(heal="none", patience_s=5.0, server_s=60.0, wait_nodes_s=100.0).running("n0", "n1")
+    fickle.coordinator.died(1, "e")
+    ended = []
+    for turn in range(60):
+        fickle.coordinator.server_is(turn % 2 == 0)
+        ended += only(fickle.pass_time(2.0), End)
+    assert len(ended) == 1
 
 
 def test_a_command_still_heals_when_the_budget_is_spent() -> None:

@@ -318,7 +318,7 @@ def test_half_without_a_server_is_a_stop_that_says_why() -> None:
     assert only(job.pass_time(0.006), AskGrant)
     job.coordinator.granted(job.epoch, False)
     assert not only(job.pass_time(2.1), End), "the other half may come back"
-    job.coordinator.commanded = False
+    job.coordinator.server_is(False)
     assert "no server was there to say which half goes on" in only(passed(job, 310), End)[0].reason
 
 

@@ -1,12 +1,19 @@
 """A coordinator that cannot reach enough launchers, or whose launchers cannot vote or not end their workers: nobody is harmed for that."""
 
 import msgspec
+import pytest
 
 from eagle_eye.types import RankPlacement
 from fakes.plain_coordinator import Job, layout_of, only
 from remediation.launcher.coordinator import JobPhase
 from remediation.launcher.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator_facts import WorkerDied
+from remediation.launcher.failure_signature import FailureSignature
 from remediation.launcher.quorum import count_votes
+
+RESET = WorkerDied(epoch=1, cause="e1", worker="r/n0/0", symptom=True)
+"""It missed a peer."""
+ERROR = WorkerDied(epoch=1, cause="e2", worker="r/n0/1", code=1, failure=FailureSignature(type="ValueError", message="negative length", frame="train.py:7", step=9))
 
 
 def test_launchers_without_workers_cannot_outvote_the_only_node_that_trains() -> None:
@@ -56,12 +63,63 @@ def test_twin_who_is_back_as_it_was_costs_nobody_a_restart() -> None:
     assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, [])
 
 
-def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
-    job = Job().running("n0", "n1")
+@pytest.mark.parametrize("commanded", [False, True])
+def test_a_worker_that_died_while_a_launcher_was_out_of_reach_is_what_the_next_epoch_is_for(commanded: bool) -> None:
+    job = Job(nodes=2).running("n0", "n1")
+    job.coordinator.commanded = commanded
+    job.coordinator.left("n1")
+    died = [effect for each in (RESET, ERROR) for effect in job.coordinator.learn(each)]
+    assert not only(died, Prepare)
+    begun = [*job.join("n1", last=job.layout), *job.pass_time(0.3)]
+    [asked] = only(begun, Prepare)
+    assert (asked.layout.nodes, asked.layout.reason, asked.layout.restarts_by_kind) == (("n0", "n1"), "death", {ERROR.kind: 1})
+    [told] = only([*job.acknowledge("n0", "n1"), *job.coordinator.started(job.coordinator.epoch)], EmitEvent)
+    assert [told.attributes[name] for name in ("reason", "cause", "kind")] == ["death", "e2", ERROR.kind]
+
+
+def test_twin_a_launcher_that_was_started_again_was_lost_whoever_missed_its_workers() -> None:
+    job = Job(nodes=2).running("n0", "n1")
     job.coordinator.commanded = False
     job.coordinator.left("n1")
+    job.coordinator.learn(RESET)
+    begun = [*job.join("n1", last=job.layout, incarnation="again"), *job.pass_time(0.3)]
+    assert only(begun, Prepare)[0].layout.reason == "node lost"
+
+
+def test_who_is_only_silent_is_waited_for_before_processes_are_started_without_it() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=True)
+    assert job.coordinator.learn(ERROR) == []
+    assert (job.coordinator.phase, job.coordinator.candidate) == (JobPhase.WAITING, False)
+    begun = [*job.join("n1", last=job.layout), *job.pass_time(0.3)]
+    [asked] = only(begun, Prepare)
+    assert (asked.layout.nodes, asked.layout.reason, asked.layout.restarts) == (("n0", "n1", "n2"), "death", 1)
+
+
+def test_who_stays_silent_is_left_behind_after_a_while() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=True)
+    job.coordinator.learn(ERROR)
+    assert only(job.pass_time(4.9), Prepare) == []
+    [asked] = only(job.pass_time(0.2), Prepare)
+    assert (asked.layout.nodes, asked.layout.reason) == (("n0", "n2"), "node lost")
+
+
+def test_twin_whose_connection_was_closed_is_not_waited_for() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    assert only(job.coordinator.learn(ERROR), Prepare)[0].layout.nodes == ("n0", "n2")
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=True)
+    assert only(job.coordinator.no_progress(), Prepare)[0].layout.nodes == ("n0", "n2"), "it is proved to be lost"
+
+
+def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.server_is(False)
+    job.coordinator.left("n1")
     assert not only(job.coordinator.no_progress(), Prepare)
-    job.coordinator.commanded = True
+    job.coordinator.server_is(True)
     assert only(job.coordinator.no_progress(), AskGrant)
     told = job.join("n1", last=job.layout)
     assert (job.coordinator.phase, only(told, Prepare)) == (JobPhase.RUNNING, []), "it is back as it was before anybody was ended"
@@ -112,11 +170,22 @@ def test_a_coordinator_that_was_cut_off_looks_for_the_others_after_a_lease() -> 
     job.coordinator.left("n1")
     job.coordinator.left("n2")
     assert not job.coordinator.isolated, "it may be a moment's trouble"
-    assert [event.name for event in only(job.pass_time(2.1), EmitEvent)] == ["coordinator.isolated"]
+    [told] = only(job.pass_time(2.1), EmitEvent)
+    assert (told.name, told.attributes.get("trains")) == ("coordinator.isolated", "1")
     assert (job.coordinator.isolated, job.coordinator.phase) == (True, JobPhase.RUNNING)
     assert job.coordinator.missing == ("n1", "n2")
     job.join("n1", last=job.layout)
     assert not job.coordinator.isolated
+
+
+def test_that_a_job_waits_is_told_once_it_trains_no_more_and_not_before() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    [trains] = only(job.pass_time(2.1), EmitEvent)
+    [waits] = only(job.coordinator.died(1, "e"), EmitEvent)
+    assert [(each.name, each.attributes.get("trains")) for each in (trains, waits)] == [("coordinator.isolated", "1"), ("coordinator.isolated", None)]
+    assert only(job.coordinator.died(1, "f"), EmitEvent) == []
 
 
 def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:

@@ -2,18 +2,22 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from eagle_eye.clock import SystemClock
+import pytest
+
+from eagle_eye.clock import Clock, FakeClock, SystemClock
 from eagle_eye.config import StallConfig
+from eagle_eye.errors import TemporaryError
 from eagle_eye.rpc.command_fence import CommandFence
-from eagle_eye.rpc.control_messages import Body, Peer
+from eagle_eye.rpc.control_messages import Body, ConnectionState, Peer
+from eagle_eye.types import Layout, RankPlacement
 from fakes.control_channel import RecordingHandler, at, run, served, until
 from remediation.launcher.control_network import ControlNetwork
 from remediation.launcher.event_log import EventLog
-from remediation.launcher.follower import Follower
+from remediation.launcher.follower import LOOK_S, Follower
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.loss_witness import LossWitness
 from remediation.launcher.vote_log import VoteLog
@@ -47,13 +51,43 @@ class Idle:
     async def overtaken(self) -> None:
         self.overtaken_by += 1
 
+    async def coordinator_lost(self) -> None:
+        """There are no workers to fence."""
+
     async def obey(self, _command: object) -> Body:
         return {}
 
 
+class HeldUp:
+    """A network whose coordinator takes everybody in, until its process is held up or ends."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.tell: Callable[[ConnectionState], None] = lambda _state: None
+
+    def client(self, _address: str, _peer: Peer, *, on_state: Callable[[ConnectionState], None] = lambda _state: None, **_options: object) -> "HeldUp":
+        self.tell = on_state
+        return self
+
+    async def start(self) -> None:
+        """Nothing to open."""
+
+    async def stop(self) -> None:
+        """Nothing to close."""
+
+    async def request(self, _kind: str, _body: Body, timeout: float = 5.0) -> Body:
+        if not self.connected:
+            raise TemporaryError(f"no answer in {timeout} s")
+        return {"accepted": True}
+
+    def ends(self, reason: str) -> None:
+        self.connected = False
+        self.tell(ConnectionState(connected=False, address="n0:1", reason=reason))
+
+
 @asynccontextmanager
-async def a_follower(folder: Path) -> AsyncIterator[tuple[Follower, Idle]]:
-    clock, member = SystemClock(), Idle()
+async def a_follower(folder: Path, clock: Clock | None = None, network: HeldUp | None = None) -> AsyncIterator[tuple[Follower, Idle]]:
+    clock, member = clock or SystemClock(), Idle()
     settings = LauncherSettings(job=PEER.job, node=PEER.node, command=("x",), state_dir=folder, run_dir=folder)
 
     async def nobody() -> str:
@@ -64,13 +98,38 @@ async def a_follower(folder: Path) -> AsyncIterator[tuple[Follower, Idle]]:
 
     made = Follower(
         settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None),
-        ControlNetwork(settings, CommandFence(), clock, None), clock,
+        network or ControlNetwork(settings, CommandFence(), clock, None), clock,
         witness=LossWitness(clock, 1.0, StallConfig(), list), coordinator_of=nobody, present=unknown,
     )  # fmt: skip
     try:
         yield made, member
     finally:
         await made.close()
+
+
+LAST = Layout(
+    job="t/j/r", epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1", "n2": PEER.address},
+    placements=tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(("n0", "n2"))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "waits"), [("the server was silent for longer than 2 s", True), ("the connection was closed", False)])
+def test_a_coordinator_that_is_only_silent_is_waited_for_although_the_workers_have_failed(tmp_path: Path, reason: str, waits: bool) -> None:
+    async def play() -> None:
+        clock, network = FakeClock(), HeldUp()
+        async with a_follower(tmp_path, clock, network) as (following, member):
+            following._votes.valid(LAST)
+            assert await following.join("n0:1", 5.0)
+            task = asyncio.create_task(following.follow("n0:1"))
+            await asyncio.sleep(0)
+            member.broken = True
+            network.ends(reason)
+            done, _ = await asyncio.wait({task}, timeout=3 * LOOK_S)
+            assert (task not in done) is waits
+            clock.advance(5.0)
+            assert await task == ("n0",), "it is our turn"
+
+    run(play())
 
 
 def test_who_still_believes_in_a_coordinator_that_is_gone_is_asked_again(tmp_path: Path) -> None:

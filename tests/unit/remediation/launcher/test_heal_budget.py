@@ -30,7 +30,7 @@ class Job:
         self.clock = FakeClock()
         declaration = JobDeclaration(job="t/n/r", node="n0", min_nodes=1, max_nodes=1)
         self.coordinator = Coordinator(declaration, HealBudget(parse_heal(heal), self.clock), self.clock, last)
-        self.coordinator.commanded = False
+        self.coordinator.server_is(False)
         self.step = 0
         self.follow(self.coordinator.joined(Member(node="n0", address="n0:1", slots=2, incarnation="b")))
         assert self.coordinator.phase is JobPhase.RUNNING

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,24 @@ def test_an_exception_of_the_main_thread_is_how_the_worker_dies(tmp_path: Path) 
     member.raises(thread="", fatal=True)
     assert [event.name for event in member.events] == ["exception"]
     assert member.workers[0].exception == "ValueError"
+
+
+def test_what_is_heard_of_late_is_told_with_the_time_at_which_it_happened(tmp_path: Path) -> None:
+    """The launcher was stopped for as long as a minute."""
+
+    async def heard() -> Member:
+        member, now = Member(tmp_path), time.monotonic()
+        for worker in member.workers:
+            worker.began = now - 100.0
+        member.raises(raised_s=now - 60.0)
+        member.all.exited(member.workers[1].pid, int(signal.SIGKILL), now - 59.0)
+        member.raises(raised_s=now - 1e9)
+        return member
+
+    raised, killed, false = asyncio.run(heard()).events
+    assert killed.time - raised.time == pytest.approx(1.0, abs=0.5)
+    assert killed.time < SystemClock().now() - 50.0
+    assert raised.time - false.time < 50.0, "before it was started nothing can have happened to it"
 
 
 def test_the_users_own_line_is_told_where_the_traceback_ends_in_a_library(tmp_path: Path) -> None:

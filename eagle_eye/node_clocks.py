@@ -1,0 +1,66 @@
+"""How far the clocks of a job's nodes are from the clock of the marks, by what their batches say: times of two machines are compared on one clock.
+
+Pure: the same batches and marks give the same answers. A batch is written each second and read within one; whose newest batch
+comes from the future, or is always as old as the one before it although they come one by one, has a clock that is off. Batches
+that were kept while the stream was away are older, too, but come many at once.
+"""
+
+from typing import NamedTuple
+
+from .wire import BatchHeader
+
+AHEAD_S = 1.0
+"""A clock that is ahead by less is used as it is; no time is later than the mark."""
+BEHIND_S = 5.0
+"""The same for one that is behind: on a busy machine a batch may be as old as that."""
+STEADY = 2
+"""Batches in succession that were each as old as the one before it: such a clock is behind."""
+ALIKE_S = 1.2
+"""By how much the ages of two newest batches may differ that were not kept anywhere."""
+TRANSIT_S = 0.5
+"""Age of the newest batch at a mark where all is well, on average."""
+
+
+class _Told(NamedTuple):
+    """The newest batch of a node at a mark."""
+
+    mark: float
+    age: float
+    """At the mark, by the node's own clock."""
+    header: BatchHeader
+    steady: int = 0
+    """So many in succession were as old as the one before."""
+
+
+class NodeClocks:
+    """One job's nodes."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, float] = {}
+        self._told: dict[str, _Told] = {}
+
+    def offset(self, node: str) -> float:
+        """Seconds to add to a time of this node; 0 where its clock is right as far as is known."""
+        return self._offsets.get(node, 0.0)
+
+    def observe(self, mark: float, header: BatchHeader) -> None:
+        """The newest batch that came from a node before a tick at `mark`."""
+        age, before = mark - header.time, self._told.get(header.node)
+        told = self._told[header.node] = _Told(mark, age, header, before.steady + 1 if before is not None and _comes_steadily(before, mark, age, header) else 0)
+        if -AHEAD_S <= age <= BEHIND_S:
+            self._offsets.pop(header.node, None)
+        elif age < 0 or told.steady >= STEADY or (before is not None and _went_back(before, header)):
+            self._offsets[header.node] = age - TRANSIT_S
+
+
+def _went_back(before: _Told, header: BatchHeader) -> bool:
+    """A later batch with an earlier time: its clock was set back."""
+    same = header.incarnation == before.header.incarnation
+    return same and header.number > before.header.number and header.time < before.header.time
+
+
+def _comes_steadily(before: _Told, mark: float, age: float, header: BatchHeader) -> bool:
+    """One batch a second, each as old as the one before: nobody has kept them."""
+    same = header.incarnation == before.header.incarnation
+    few = header.number - before.header.number <= mark - before.mark + 1.5
+    return same and few and abs(age - before.age) <= ALIKE_S
