@@ -61,6 +61,7 @@ class Liveness:
     """See `crowd_share`: a dead switch or server must not look like many dead nodes."""
     _nodes: dict[str, _Node] = field(default_factory=dict, init=False, repr=False)
     _off: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _vanished: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _broken: Event | None = field(default=None, init=False, repr=False)
     _failed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -170,10 +171,12 @@ class Liveness:
             self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), (layout.epoch, frame.time)))
 
     def _watch_clocks(self, frame: Frame) -> None:
-        """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind."""
-        known = self._off
-        time = frame.time
-        self._off = {name: min(known.get(name, time - newest), time - newest) for name, newest in frame.reporting.items()}
+        """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind. A clock that was set back is
+        another one."""
+        known, time = self._off, frame.time
+        set_back = {name for name, newest in frame.reporting.items() if newest < self._newest.get(name, newest)}
+        self._newest = dict(frame.reporting)
+        self._off = {name: time - newest if name in set_back else min(known.get(name, time - newest), time - newest) for name, newest in frame.reporting.items()}
 
     def _watch_progress(self, frame: Frame) -> None:
         columns = frame.metrics.get(Kind.WORKER, {})

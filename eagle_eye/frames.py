@@ -6,6 +6,7 @@ It has no clock and makes no choice by chance: the same records and marks give t
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -209,6 +210,7 @@ class FrameBuilder:
         self._ticks = 0
         self._time = 0.0
         """Of the newest mark."""
+        self._replaced = schemas.replaced
         self.reporting_now: set[str] = set()
         """Nodes with a batch since the tick before."""
         self.ahead: dict[str, float] = {}
@@ -227,7 +229,8 @@ class FrameBuilder:
         elif isinstance(record, Baseline):
             self._feed_baseline(record)
         elif isinstance(record, SchemaRecord):
-            self._schemas.add(record)
+            with suppress(WireError):  # it stands for something else
+                self._schemas.add(record)
 
     def cut(self, mark: Mark) -> Frame:
         """The events since the last mark, and nothing else."""
@@ -365,6 +368,9 @@ class FrameBuilder:
 
     def _let_leave(self) -> None:
         left = [columns.leave(self._ticks) for columns in self._columns.values()]
+        if self._schemas.replaced != self._replaced:
+            self._replaced = self._schemas.replaced
+            self._plans.clear()
         if self._steps.names_known > WORKERS_KEPT:
             self._steps.forget()
             self._plans.clear()

@@ -145,6 +145,8 @@ class Schemas:
     """Names of the columns of blocks, by the digest of what they are."""
 
     def __init__(self) -> None:
+        self.replaced = 0
+        """How many had come under the id of another: whoever has looked one up looks again when this has risen."""
         self._records: OrderedDict[str, SchemaRecord] = OrderedDict()
         self._known: dict[tuple[str, Kind, tuple[str, ...], bool], SchemaRecord] = {}
         self._used: set[str] = set()
@@ -157,16 +159,24 @@ class Schemas:
         key = (reading.source, kind, reading.names, steps)
         record = self._known.get(key)
         if record is None:
-            record = SchemaRecord(
-                id=digest_of(*key), source=reading.source, kind=kind, names=reading.names, steps=steps
-            )
+            record = SchemaRecord(id=digest_of(*key), source=reading.source, kind=kind, names=reading.names, steps=steps)
             self.add(record)
         return record
 
     def add(self, record: SchemaRecord) -> bool:
-        """Learn a schema; False if it was known."""
-        if record.id in self._records:
-            return False
+        """Learn a schema; False if it was known.
+
+        Raises WireError for one under the id of another. An id is a digest of what it stands for: who does not have that of its names gives
+        way to who does, so that nobody can give others' numbers other names.
+        """
+        known = self._records.get(record.id)
+        if known is not None:
+            if known == record:
+                return False
+            if not _is_own_id(record) or _is_own_id(known):
+                raise WireError(f"schema {record.id!r} stands for {len(known.names)} names of {known.source!r}, and not for those of {record.source!r}")
+            self._drop(known)
+            self.replaced += 1
         self._records[record.id] = record
         self._known[record.source, record.kind, record.names, record.steps] = record
         self._bytes += _size_of(record)
@@ -176,10 +186,13 @@ class Schemas:
 
     def _forget_one(self) -> None:
         """The oldest that was never asked for; the oldest of all where none is left of these."""
-        oldest = self._records.pop(next((known for known in self._records if known not in self._used), next(iter(self._records))))
-        self._known.pop((oldest.source, oldest.kind, oldest.names, oldest.steps), None)
-        self._used.discard(oldest.id)
-        self._bytes -= _size_of(oldest)
+        self._drop(self._records[next((known for known in self._records if known not in self._used), next(iter(self._records)))])
+
+    def _drop(self, record: SchemaRecord) -> None:
+        del self._records[record.id]
+        self._known.pop((record.source, record.kind, record.names, record.steps), None)
+        self._used.discard(record.id)
+        self._bytes -= _size_of(record)
 
     def get(self, schema_id: str) -> SchemaRecord:
         """Raises WireError if the schema has not come yet: it comes with the next bootstrap records of the stream."""
@@ -302,6 +315,10 @@ def step_arrays(data: bytes, rows: int, workers: int, width: int, count: int = 1
     )
     blocks = np.frombuffer(data, dtype=layout, count=count)
     return blocks["numbers"], blocks["epochs"], blocks["ends"], blocks["values"]
+
+
+def _is_own_id(schema: SchemaRecord) -> bool:
+    return schema.id == digest_of(schema.source, schema.kind, schema.names, schema.steps)
 
 
 def _size_of(schema: SchemaRecord) -> int:

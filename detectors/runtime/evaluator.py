@@ -129,6 +129,8 @@ class Evaluator:
             return self._take_mark(record)
         try:
             self._take_in(record)
+        except WireError:
+            raise
         except Exception as error:  # boundary: what one record leads to must not end the detection on all others
             _log.exception("a record cannot be used")
             raise WireError(f"the record cannot be used: {type(error).__name__}: {error}") from error

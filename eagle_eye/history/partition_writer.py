@@ -109,7 +109,7 @@ class PartitionWriter:
             self._clock.see(message.time)
             record = self._read(message)
             if isinstance(record, SchemaRecord):
-                self._schemas.add(record)
+                self._learn(record)
             elif record is not None:
                 self._sender_of(record.header).first_time(record.header.incarnation, record.header.number)
 
@@ -137,7 +137,7 @@ class PartitionWriter:
                     if self._bytes >= self._chunk_bytes:
                         self._flush(window)
             elif record is not None:
-                self._schemas.add(record)
+                self._learn(record)
         return done
 
     def abandon(self) -> None:
@@ -160,6 +160,10 @@ class PartitionWriter:
         except WireError:
             return None
         return record if isinstance(record, wire.SealedBatch | SchemaRecord) else None
+
+    def _learn(self, schema: SchemaRecord) -> None:
+        with contextlib.suppress(WireError):  # it stands for something else: the runner reports it
+            self._schemas.add(schema)
 
     def _sender_of(self, header: wire.BatchHeader) -> _Sender:
         key = (header.job, header.node)

@@ -15,6 +15,7 @@ from eagle_eye.errors import WireError
 from eagle_eye.types import Entity, Kind, Layout, digest_of
 from eagle_eye.types.entity import LATEST
 
+LONGEST_NAME = 400
 TEXT_LIMIT = 500
 """Characters of a label or an annotation that are kept."""
 OWN = "EagleEye"
@@ -139,7 +140,8 @@ def attributes(alert: SiteAlert) -> dict[str, str]:
 
 
 def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")
+    """What is longer than any name of ours names nothing."""
+    return next((labels[name] for name in names if 0 < len(labels.get(name, "")) <= LONGEST_NAME and "\0" not in labels[name]), "")
 
 
 def _entity(gpu: str, node: str) -> Entity | None:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.report import Row, report
@@ -64,7 +65,7 @@ def row_of(target: Target, found: Trial) -> Row:
 
 def fed(targets: Sequence[Target], seed: int, records: int, jobs: int) -> list[Trial]:
     """All of them, several at a time, with a bar for each."""
-    with Progress() as progress, ThreadPoolExecutor(jobs) as threads:
+    with Progress(console=Console(stderr=True)) as progress, ThreadPoolExecutor(jobs) as threads:
         bars = {target.name: progress.add_task(target.name, total=records) for target in targets}
 
         def one(target: Target) -> Trial:
