@@ -55,6 +55,9 @@ def rows_of(found: Sequence[Result]) -> list[Row]:
         seeds = sorted(each.moment.seed for each in found if any(kind_of(violation) == kind for violation in each.violations))
         which = f" (seeds {', '.join(map(str, seeds[:20]))})" if seeds else ""
         rows.append(Row(f"{len(found)} moments: {kind}", f"{len(seeds)}{which}", "0", not seeds))
+    killed = [each for each in found if each.moment.part == "launcher"]
+    if killed:
+        rows.append(Row("launcher killed: an incident names its node", f"{sum(each.told for each in killed)} of {len(killed)}"))
     for part in PARTS:
         calm = [each.calm_s for each in found if each.moment.part == part and not each.violations]
         if calm:

@@ -45,7 +45,7 @@ class Books:
         return cls(
             struck=struck,
             incidents=[kept for kept in reversed(ledger.incidents(limit=MOST)) if kept.incident.cause not in SPEED],
-            outcomes=[outcome for outcome in reversed(ledger.outcomes(limit=MOST)) if outcome.action not in NO_REPAIR],
+            outcomes=list(reversed(ledger.outcomes(limit=MOST))),
             plans=plans, progress={name: ledger.progress(name) for name in plans}, epochs=list(begun.values()),
         )  # fmt: skip
 
@@ -56,6 +56,10 @@ class Books:
         done = [f"{'own ' * self._own(outcome)}{outcome.action} {outcome.state} {outcome.time - begun:+.1f} s{': ' * bool(outcome.detail)}{outcome.detail}" for outcome in self.outcomes]
         epochs = [f"epoch {event.attributes['epoch']} {event.attributes.get('reason')} {event.time - begun:+.1f} s, plan {event.attributes.get('plan') or '-'}" for event in self.epochs]
         return [*told, *done, *epochs]
+
+    def tells_of(self, node: str) -> bool:
+        """Some incident accuses the node, or a worker there."""
+        return any(_of_node(kept, node) for kept in self.incidents)
 
     def _own(self, outcome: Outcome) -> bool:
         plan = self.plans.get(outcome.plan)
@@ -79,7 +83,7 @@ def _incidents(books: Books, moment: Moment) -> Iterator[str]:
     waits = [kept for kept in books.incidents if kept.incident.cause == WAITING] if moment.part == "launcher" else []
     asking = [kept for kept in books.incidents if kept.incident.severity is not Severity.INFO and kept not in waits]
     of_fault = [kept for kept in asking if books.struck.worker in _accused(kept)]
-    of_kill = [kept for kept in asking if kept not in of_fault and moment.part == "launcher" and _of_lost_launcher(kept, moment.node)]
+    of_kill = [kept for kept in asking if kept not in of_fault and moment.part == "launcher" and _of_node(kept, moment.node)]
     absorbed = moment.part == "launcher" and moment.node == books.struck.node  # its workers have ended with it
     if len(of_fault) > 1 and absorbed:  # the fault, and the end with its launcher of the worker that was started again since
         of_kill, of_fault = [*of_kill, of_fault[-1]], of_fault[:-1]
@@ -96,8 +100,8 @@ def _incidents(books: Books, moment: Moment) -> Iterator[str]:
             yield f"incident {kept.state}: {_verdict(kept)}"
 
 
-def _of_lost_launcher(kept: IncidentRecord, node: str) -> bool:
-    """The workers of a launcher that was killed end with it."""
+def _of_node(kept: IncidentRecord, node: str) -> bool:
+    """It accuses the node or a worker there: the workers of a launcher that was killed end with it."""
     return any(name == node or node_of_worker(name) == node for name in _accused(kept))
 
 
@@ -108,7 +112,7 @@ def _outcomes(books: Books) -> Iterator[str]:
 
 
 def _twice(books: Books) -> Iterator[str]:
-    done = Counter((outcome.incident, outcome.action) for outcome in books.outcomes if outcome.state == "done")
+    done = Counter((outcome.incident, outcome.action) for outcome in books.outcomes if outcome.state == "done" and outcome.action not in NO_REPAIR)
     yield from (f"{action} was done {count} times for incident {incident}" for (incident, action), count in done.items() if count > 1)
     for plan, steps in books.progress.items():
         times = Counter(step.step for step in steps if step.state == "done")

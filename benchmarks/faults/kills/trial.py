@@ -56,6 +56,8 @@ class Result:
     violations: list[str] = field(default_factory=list)
     calm_s: float = 0.0
     """From the fault until all was calm."""
+    told: bool = True
+    """Of a launcher that was killed: some incident names its node."""
     story: list[str] = field(default_factory=list)
     """What the ledger holds, for a person who looks into it."""
 
@@ -83,6 +85,7 @@ class Trial:
             result.calm_s = self._calm(struck.time, result)
             books = self._books(struck)
             result.violations += violations_of(books, self.moment)
+            result.told = self.moment.part != "launcher" or books.tells_of(self.moment.node)
             result.story = books.lines()
         finally:
             self.job.stop()
