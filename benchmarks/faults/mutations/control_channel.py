@@ -62,7 +62,7 @@ class Channel:
             term=3, lease_s=2.0, ledger=self._held.ledger, operator=self._held.engine, write=lambda *_: None, clock=self._held.clock, incarnation="i",
         )  # fmt: skip
         self._server = self._await(self._serve(leader))
-        self._wire = grpc.insecure_channel(f"127.0.0.1:{self._server.port}")
+        self._wire: Any = grpc.insecure_channel(f"127.0.0.1:{self._server.port}")
         self._numbers = itertools.count(1)
         self._taken = self._refused = self._told = 0
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 from urllib.parse import quote_from_bytes
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -39,7 +40,7 @@ NAMES = (
 )  # fmt: skip
 FRAMES = (b"Content-Length", b"Transfer-Encoding", b"Expect", b"Connection", b"Upgrade", b"", b"Content Length")
 """What says where a request ends."""
-WEBHOOK = {
+WEBHOOK: dict[str, Any] = {
     "version": "4", "groupKey": "g", "status": "firing", "truncatedAlerts": 0, "receiver": "r",
     "alerts": [{
         "status": "firing", "labels": {"alertname": "Hot", "node": "node-a", "severity": "page"}, "annotations": {"summary": "it is hot"},
@@ -68,6 +69,7 @@ class Port:
         self._server = WebServer("127.0.0.1:0", routes, authorization=authorization)
         self._server.start()
         self._port = int(self._server.url.rpartition(":")[2])
+        assert held.plan is not None
         self._link = ApprovalLinks(held.ledger, clock, "http://x").link(held.plan).removeprefix("http://x").encode()
         self._taken = self._refused = 0
 
