@@ -113,29 +113,6 @@ def test_a_lost_node_is_left_behind_by_the_job_and_nobody_is_cordoned(make):
     assert world.ledger.cordoned() == ()
 
 
-@pytest.mark.parametrize("cause", ["exception", "worker killed"])
-def test_a_worker_that_failed_beside_a_lost_launcher_is_not_restarted_twice(make, cause):
-    world = make()
-    died = world.job.die(WORKER.name, reason="node lost")
-    world.find(cause, WORKER, event=died)
-    world.run(12)
-    assert world.sent == [], "the epoch that goes on without the launcher has restarted it"
-    assert world.outcomes() == [("restart_worker", "done")]
-    assert world.state() is IncidentState.HEALED
-
-
-@pytest.mark.parametrize("cause", ["node lost", "launcher lost"])
-def test_a_lost_node_that_the_job_may_not_leave_behind_by_itself_is_left_behind_by_command(make, cause):
-    for mode, sent in ((Mode.OBSERVE, []), (Mode.AUTO, ["restart"])):
-        world = make(mode)
-        world.job.budget_left, world.job.stalled = 0, True
-        world.job.tell("budget.exhausted", heal="none")
-        world.find(cause, NODE, severity=Severity.SEV1)
-        world.run(12)
-        assert world.sent == sent
-        assert world.ledger.cordoned() == ()
-
-
 def test_a_fault_that_stops_the_job_while_a_repair_is_verified_does_not_wait_for_that(make):
     """The job may not heal itself, and ends if no command comes within seconds; of the repair before nothing can be seen meanwhile."""
     world = make()
@@ -152,17 +129,6 @@ def test_a_fault_that_stops_the_job_while_a_repair_is_verified_does_not_wait_for
     world.run(12)
     assert (world.state("i1"), world.state("i2")) == (IncidentState.HEALED, IncidentState.HEALED)
     assert (world.outcomes("i1"), world.outcomes("i2")) == ([("restart_worker", "done")], [("restart_worker", "done")])
-
-
-def test_workers_that_ended_with_their_launcher_are_not_restarted_once_more(make):
-    """The coordinator has gone on without their node: that is more than the restart that helps against an exit."""
-    world = make()
-    world.job.lose("node-b")
-    world.find("worker exited", WORKER, since=world.clock.now() - 0.5)
-    world.run(12)
-    assert world.sent == []
-    assert world.outcomes() == [("restart_worker", "done")]
-    assert world.state() is IncidentState.HEALED
 
 
 def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
