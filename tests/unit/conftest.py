@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,22 @@ def same_main():
     main = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = main
+
+
+THREAD_END_S = 10.0
+OF_THE_PROCESS = ("eagle-eye-probe", "eagle-eye-worker_threads", "_poll_wrapper")
+"""Threads that live as long as their process, by design: the probe's socket, idle threads for calls into torch, gRPC's poller."""
+
+
+@pytest.fixture(autouse=True)
+def own_threads():
+    """What a test starts ends with it: a thread that went on would log, count and raise in the tests that follow."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before and not any(name in thread.name for name in OF_THE_PROCESS)]
+    for thread in left:
+        thread.join(THREAD_END_S)
+    assert not (alive := [thread.name for thread in left if thread.is_alive()]), f"threads that outlive their test: {alive}"
 
 
 @pytest.fixture

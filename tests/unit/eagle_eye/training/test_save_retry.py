@@ -2,8 +2,11 @@
 
 import errno
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from eagle_eye.training.save_retry import SaveRetry
 from eagle_eye.training.storage_failure import StorageFailure
@@ -48,8 +51,21 @@ class Disk:
             assert self.changed.wait_for(lambda: len(self.tried) >= attempts, PATIENCE_S), self.tried
 
 
-def retry_on(disk: Disk, *, first_s: float = 0.001, end_s: float = PATIENCE_S) -> SaveRetry[Unsaved]:
-    return SaveRetry(disk.write, disk.report, first_s=first_s, end_s=end_s)
+RetryOn = Callable[..., SaveRetry[Unsaved]]
+
+
+@pytest.fixture
+def retry_on() -> Iterator[RetryOn]:
+    made = []
+
+    def retry_on(disk: Disk, *, first_s: float = 0.001, end_s: float = PATIENCE_S) -> SaveRetry[Unsaved]:
+        made.append(SaveRetry(disk.write, disk.report, first_s=first_s, end_s=end_s))
+        return made[-1]
+
+    yield retry_on
+    for retry in made:
+        with retry.turn():
+            """What still waits gives way, and its thread ends."""
 
 
 def save(retry: SaveRetry[Unsaved], step: int) -> Path | None:
@@ -57,7 +73,7 @@ def save(retry: SaveRetry[Unsaved], step: int) -> Path | None:
         return retry.save(Unsaved(step))
 
 
-def test_a_refused_one_is_written_as_soon_as_there_is_room() -> None:
+def test_a_refused_one_is_written_as_soon_as_there_is_room(retry_on: RetryOn) -> None:
     disk = Disk(refusals=4)
     assert save(retry_on(disk), 10) is None
     disk.wait_for(5)
@@ -65,7 +81,7 @@ def test_a_refused_one_is_written_as_soon_as_there_is_room() -> None:
     assert disk.told == [(10, "ENOSPC", 1)], "a failure that goes on is told once in a while"
 
 
-def test_the_attempts_become_rarer_and_a_success_ends_that() -> None:
+def test_the_attempts_become_rarer_and_a_success_ends_that(retry_on: RetryOn) -> None:
     disk = Disk(refusals=3)
     retry = retry_on(disk, first_s=60.0)
     delays = []
@@ -84,7 +100,7 @@ def test_the_attempts_become_rarer_and_a_success_ends_that() -> None:
     assert seen == [1.0, 2.0, 4.0]
 
 
-def test_a_process_that_ends_tries_at_once_and_waits() -> None:
+def test_a_process_that_ends_tries_at_once_and_waits(retry_on: RetryOn) -> None:
     disk = Disk(refusals=1)
     retry = retry_on(disk, first_s=60.0)
     save(retry, 10)
@@ -92,7 +108,7 @@ def test_a_process_that_ends_tries_at_once_and_waits() -> None:
     assert disk.written == [10]
 
 
-def test_a_process_that_ends_does_not_wait_for_ever() -> None:
+def test_a_process_that_ends_does_not_wait_for_ever(retry_on: RetryOn) -> None:
     disk = Disk(refusals=10**6)
     retry = retry_on(disk, end_s=0.05)
     save(retry, 10)
