@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from eagle_eye.activity.activity import Activity
+from eagle_eye.activity.hang_verdict import Activity
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import StallConfig

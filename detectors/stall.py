@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.config import StallConfig
 from eagle_eye.event_attributes import float_attribute, integer_attribute

@@ -28,7 +28,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.frames import FrameBuilder
 from eagle_eye.record_writer import read_record
 from eagle_eye.stream import OBSERVATIONS, Message
-from eagle_eye.stream.signature import INCARNATION_BYTES, SignatureCheck, Signer
+from eagle_eye.stream.record_signature import INCARNATION_BYTES, SignatureCheck, Signer
 from eagle_eye.types import Batch, Block, Kind, Mark, Reading
 
 GPUS, METRICS = 8, 60

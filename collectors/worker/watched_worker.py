@@ -4,7 +4,7 @@ import math
 import os
 
 from collectors.agent.job_directory import LocalWorker, may_name, trusted
-from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord

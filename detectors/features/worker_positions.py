@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Doubles, Event, Evidence

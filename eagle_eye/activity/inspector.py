@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from eagle_eye.clock import Clock
 
-from .activity import TRACED, Activity, ActivityKind, ProcessLook, judge
+from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, judge
 from .last_collective import LastCollective, last_collective
 from .native_caller import CodeMap
 from .process_counters import read_counters
-from .stacks import stacks_of
+from .python_stacks import stacks_of
 from .thread_wait import wait_of
 from .timer_watch import TimerWatch
 

@@ -1,7 +1,7 @@
 """Whose timer may wake a main thread that waits for a thread of its own: not one that has run out in vain before."""
 
-from .activity import ProcessLook
-from .stacks import StackFrame
+from .hang_verdict import ProcessLook
+from .python_stacks import StackFrame
 
 SAME_S = 0.5
 """Two ends of a timer that are so close together are one: each look takes its time."""

@@ -10,7 +10,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.config import AccessConfig
 
 from . import Message, Position, Stream
-from .signature import INCARNATION_BYTES, SignatureCheck, Signer, unsigned_value
+from .record_signature import INCARNATION_BYTES, SignatureCheck, Signer, unsigned_value
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .execution import ActionReport, Execution
 from .incident_phase import IncidentPhase
+from .pending_verifications import PendingVerifications
 from .repair_planner import SOON_S, RepairPlanner
 from .self_healing import SelfHealing, answer_to
 from .tracked_incident import CallOff, TrackedIncident
-from .verifier import Verifier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class ActionResults:
     execution: Execution
     clock: Clock
     planner: RepairPlanner
-    verifier: Verifier
+    verifications: PendingVerifications
     self_healing: SelfHealing
     action_undo: ActionUndo
 
@@ -59,7 +59,7 @@ class ActionResults:
 
     def _verify(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], began: float) -> None:
         tracked.plan, tracked.call_off = None, None
-        self.verifier.begin(tracked, plan, progress, began=began)
+        self.verifications.begin(tracked, plan, progress, began=began)
 
     def _cordon(self, plan: Plan, job: str) -> None:
         """The nodes that it evicted are out, but whoever evicted them did not come to write it down."""

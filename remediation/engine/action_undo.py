@@ -31,7 +31,7 @@ def begins_to_give_back(progress: Iterable[Progress]) -> set[str]:
 
 @dataclass(slots=True, kw_only=True)
 class ActionUndo:
-    """Called by the verifier. What a job did to itself is not undone."""
+    """Called by the verifications. What a job did to itself is not undone."""
 
     state: EngineState
     ledger: Ledger

@@ -17,7 +17,7 @@ from eagle_eye.types import Demand, Incident, JobSnapshot, Outcome, Plan, digest
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.live.resize_limit import ResizeLimit
-from remediation.operators.approvals import Approvals
+from remediation.operators.approval_requests import ApprovalRequests
 from remediation.operators.operator_commands import OperatorCommands, Releases
 from remediation.policy.engine_settings import EngineSettings
 
@@ -33,11 +33,11 @@ from .guard_review import GuardReview
 from .handling_failures import HandlingFailures
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
+from .pending_verifications import PendingVerifications
 from .preconditions import Preconditions
 from .repair_planner import RepairPlanner
 from .self_healing import SelfHealing
 from .tracked_incident import TrackedIncident
-from .verifier import Verifier
 
 
 class Engine:
@@ -80,14 +80,14 @@ class Engine:
         self._action_undo = ActionUndo(
             state=state, ledger=ledger, clock=clock, settings=self._settings, background=self._background, notify=self._notify
         )
-        self._verifier = Verifier(state=state, recorder=recorder, clock=clock, settings=self._settings, action_undo=self._action_undo)
+        self._verifications = PendingVerifications(state=state, recorder=recorder, clock=clock, settings=self._settings, action_undo=self._action_undo)
         self._loop = self._incident_loop()
         self._releases = Releases(state=state, ledger=ledger, clock=clock, background=self._background, live=self._live)
         self._commands = OperatorCommands(state=state, recorder=recorder, review=review, ledger=ledger, clock=clock)
-        self._approvals = Approvals(state=state, ledger=ledger, clock=clock, settings=self._settings)
+        self._approvals = ApprovalRequests(state=state, ledger=ledger, clock=clock, settings=self._settings)
 
     def _incident_loop(self) -> IncidentLoop:
-        state, recorder, review, verifier = self._state, self._recorder, self._review, self._verifier
+        state, recorder, review, verifications = self._state, self._recorder, self._review, self._verifications
         ledger, clock, settings, execution = self._ledger, self._clock, self._settings, self._execution
         planner = RepairPlanner(
             state=state, recorder=recorder, review=review, execution=execution, clock=clock, settings=settings,
@@ -95,15 +95,15 @@ class Engine:
         )  # fmt: skip
         self_healing = SelfHealing(
             state=state, recorder=recorder, review=review, ledger=ledger, clock=clock, settings=settings,
-            planner=planner, verifier=verifier, notify=self._notify, precomputed=self.precomputed_plans.covers,
+            planner=planner, verifications=verifications, notify=self._notify, precomputed=self.precomputed_plans.covers,
         )  # fmt: skip
         results = ActionResults(
-            state=state, recorder=recorder, execution=execution, clock=clock, planner=planner, verifier=verifier, self_healing=self_healing,
+            state=state, recorder=recorder, execution=execution, clock=clock, planner=planner, verifications=verifications, self_healing=self_healing,
             action_undo=self._action_undo,
         )
         return IncidentLoop(
             state=state, recorder=recorder, review=review, ledger=ledger, clock=clock, settings=settings,
-            planner=planner, verifier=verifier, self_healing=self_healing, results=results, live=self._live, notify=self._notify,
+            planner=planner, verifications=verifications, self_healing=self_healing, results=results, live=self._live, notify=self._notify,
             failures=self._failures,
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ class Engine:
         with self._lock:
             Failover(
                 state=self._state, recorder=self._recorder, background=self._background, live=self._live,
-                verifier=self._verifier, ledger=self._ledger, clock=self._clock, settings=self._settings,
+                verifications=self._verifications, ledger=self._ledger, clock=self._clock, settings=self._settings,
             ).run()  # fmt: skip
 
     def on_tick(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:
@@ -144,7 +144,7 @@ class Engine:
             job = self._state.job(snapshot.job)
             for event in job.update(snapshot, calm=not self._state.has_open_fault(snapshot.job)):
                 self._loop.receive_event(event, job)
-            self._verifier.follow_short(job)
+            self._verifications.follow_short(job)
 
     def replay_snapshot(self, snapshot: JobSnapshot) -> None:
         """A snapshot from before this leader was elected: the job's state is updated, nothing is acted on."""

@@ -15,8 +15,8 @@ from .debounce import Debounce
 from .decision_recorder import DecisionRecorder, OutcomeState
 from .engine_state import EngineState
 from .incident_phase import IncidentPhase
+from .pending_verifications import PendingVerifications
 from .tracked_incident import TrackedIncident
-from .verifier import Verifier
 
 RECENT_S = 3600.0
 """Attempts of so long ago count; what was begun is ended however old it is."""
@@ -31,7 +31,7 @@ class Failover:
     recorder: DecisionRecorder
     background: BackgroundActions
     live: LivePlanner
-    verifier: Verifier
+    verifications: PendingVerifications
     ledger: Ledger
     clock: Clock
     settings: EngineSettings
@@ -75,7 +75,7 @@ class Failover:
 
     def _fail(self, plan: Plan, outcome: Outcome, progress: tuple[Progress, ...], why: str) -> None:
         self.recorder.record_plan(plan, "failed", why, progress, predicted=outcome.predicted)
-        self.verifier.action_undo.abandon(plan, unanswered=True)
+        self.verifications.action_undo.abandon(plan, unanswered=True)
 
     def _recall_shares(self, plans: Iterable[Plan], outcomes: Mapping[str, Outcome], incidents: Mapping[str, Incident]) -> None:
         """Of each job whether its newest rebalancing took micro-batches away from a straggler. One that has recovered since gets them back."""
@@ -121,7 +121,7 @@ class Failover:
         known = next((outcome for outcome in self.state.history.outcomes() if outcome.plan == plan.id), None)
         state: OutcomeState = "done" if carried_out(plan, progress) else "stale"
         if state == "stale":
-            self.verifier.action_undo.abandon(plan, unanswered=True)
+            self.verifications.action_undo.abandon(plan, unanswered=True)
         self.recorder.record_plan(plan, state, why, progress, predicted=known.predicted if known is not None else None)
 
     def _recall_measurements(self) -> None:
@@ -155,7 +155,7 @@ class Failover:
             self._evidence_kept(tracked, plan, progress, now)
         else:
             tracked.plan = None
-            self.verifier.begin(tracked, plan, progress, began=progress[-1].time, patience=now)
+            self.verifications.begin(tracked, plan, progress, began=progress[-1].time, patience=now)
 
     def _evidence_kept(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], now: float) -> None:
         self.recorder.record_plan(plan, "done", progress=progress)

@@ -37,11 +37,11 @@ from .incident_phase import (
     Withdrawn,
 )
 from .job_state import JobState
+from .pending_verifications import PendingVerifications
 from .repair_planner import RepairPlanner
 from .self_healing import SelfHealing, answer_to, fault_epoch
 from .tracked_incident import CallOff, TrackedIncident
 from .verification import Verification
-from .verifier import Verifier
 
 OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
 
@@ -57,7 +57,7 @@ class IncidentLoop:
     clock: Clock
     settings: EngineSettings
     planner: RepairPlanner
-    verifier: Verifier
+    verifications: PendingVerifications
     self_healing: SelfHealing
     results: ActionResults
     live: LivePlanner
@@ -86,7 +86,7 @@ class IncidentLoop:
             self._contain(tracked, partial(self._judge, tracked, verification))
 
     def _judge(self, tracked: TrackedIncident, verification: Verification) -> None:
-        verified = self.verifier.judge(tracked, verification)
+        verified = self.verifications.judge(tracked, verification)
         if verified is not None:
             self.handle(tracked, verified)
 
@@ -137,7 +137,7 @@ class IncidentLoop:
                 self.live.incident_closed(tracked)
             return
         if incident.active or tracked.escalation.self_healed:  # over at first sight: its epoch was read together with the death
-            self.verifier.came_back(tracked)
+            self.verifications.came_back(tracked)
             self._begin(tracked)
         else:
             self._close(tracked)
@@ -269,7 +269,7 @@ class IncidentLoop:
             self.recorder.move(tracked, IncidentPhase.RETRYING, due=self.clock.now())  # its cordons are still to be written
         elif plan is not None and job.began_by(plan.id):
             tracked.plan = None
-            self.verifier.begin(tracked, plan, (), began=job.started_epochs[-1].time)
+            self.verifications.begin(tracked, plan, (), began=job.started_epochs[-1].time)
         else:
             self.self_healing.epoch_started(tracked, job)
 

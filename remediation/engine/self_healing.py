@@ -16,9 +16,9 @@ from .engine_state import EngineState
 from .guard_review import GuardReview
 from .incident_phase import IncidentPhase
 from .job_state import JobState, StartedEpoch
+from .pending_verifications import PendingVerifications
 from .repair_planner import RepairPlanner
 from .tracked_incident import TrackedIncident
-from .verifier import Verifier
 
 MOVES_S = 1.0
 """A step that ends so long after an incident was opened was not under way when the fault struck."""
@@ -83,7 +83,7 @@ class SelfHealing:
     clock: Clock
     settings: EngineSettings
     planner: RepairPlanner
-    verifier: Verifier
+    verifications: PendingVerifications
     notify: Callable[[TrackedIncident, str], object]
     precomputed: Callable[[str, TrackedIncident], bool] = lambda _plan, _tracked: False
     """(plan, incident): whether that is a precomputed plan for this incident which still holds."""
@@ -108,7 +108,7 @@ class SelfHealing:
         self.ledger.record_result(plan, done)
         self.recorder.record_plan(plan, "intended")
         tracked.plan, tracked.level = None, plan.action
-        self.verifier.begin(tracked, plan, (intended, done), began=begun.time)
+        self.verifications.begin(tracked, plan, (intended, done), began=begun.time)
         if begun.in_place and self.planner.live.applies_to(tracked, earlier):
             tracked.precomputed = self.precomputed(begun.plan, tracked)
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else self.review.settles_at(tracked))

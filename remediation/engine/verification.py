@@ -1,4 +1,4 @@
-"""One verification: whether an action helped, by the steps, the throughput and the loss that follow it. Run by verifier.py."""
+"""One verification: whether an action helped, by the steps, the throughput and the loss that follow it. Run by pending_verifications.py."""
 
 import math
 from collections.abc import Mapping

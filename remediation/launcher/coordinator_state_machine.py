@@ -2,7 +2,7 @@
 
     coordinator learns a fact → TRANSITIONS[type of the fact][state] → effects
 
-Every pair of a state and a kind of fact has an entry: a transition, or the reason why the fact is ignored. docs/architecture.md
+Every pair of a state and a kind of fact has an entry: a handler, or the reason why the fact is ignored. docs/architecture.md
 draws the states; a test compares the drawing with this table.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from . import command_transitions as command
+from . import command_handlers as command
 from . import coordinator_facts
 from . import epoch_formation as epoch
-from . import launcher_transitions as launcher
-from . import worker_transitions as worker
+from . import launcher_handlers as launcher
+from . import worker_handlers as worker
 from .coordinator_effects import EndWorkers, Prepare
 from .coordinator_facts import Fact
 from .coordinator_state import CoordinatorState, Effects
@@ -44,7 +44,7 @@ class Ignored(msgspec.Struct, frozen=True):
 
 Row = Mapping[JobPhase, TableEntry | Ignored]
 
-# Where the steps that transitions have in common may lead:
+# Where the steps that handlers have in common may lead:
 BEGIN: Leads = frozenset({FORMING, WAITING})
 """An epoch begins, or there are too few nodes."""
 FIRST_HEAL: Leads = BEGIN | {SPENT}
@@ -59,7 +59,7 @@ REPEATED: Leads = BEGIN | {BACKOFF, SPENT, ENDED}
 
 
 def _row(otherwise: TableEntry | Ignored, **states: TableEntry | Ignored) -> Row:
-    """The transitions for one kind of fact."""
+    """The handlers for one kind of fact."""
     return MappingProxyType({state: states.get(state.name, otherwise) for state in JobPhase})
 
 

@@ -1,4 +1,4 @@
-"""How an epoch is formed: from `Prepare` over the votes to a valid layout. Steps that transitions have in common.
+"""How an epoch is formed: from `Prepare` over the votes to a valid layout. Steps that handlers have in common.
 
 Such an epoch ends the old workers and starts new processes, or it is *in place*: `Prepare` fences the elastic workers (hard:
 at once; soft: once their step is done), it is valid when the votes are enough and each has reported what it holds, and then

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig

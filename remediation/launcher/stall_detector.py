@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 

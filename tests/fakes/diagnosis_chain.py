@@ -10,7 +10,6 @@ from detectors.diagnosis import Diagnosis
 from detectors.early_ends import EarlyEnds
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
-from detectors.gpu_events import GpuEvents
 from detectors.iteration_time import IterationTime
 from detectors.liveness import Liveness
 from detectors.loss import Loss
@@ -18,6 +17,7 @@ from detectors.runtime.detector_set import DetectorSet
 from detectors.stall import Stall
 from detectors.straggler import Straggler
 from detectors.throughput import ThroughputLoss
+from detectors.xid_errors import XidErrors
 from eagle_eye.frames import Frame
 from eagle_eye.topology import with_layout
 from eagle_eye.types import Entity, Event, Incident, Mark, Severity, Topology
@@ -31,7 +31,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, GpuEvents, CollectorHealth)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, CollectorHealth)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from eagle_eye.activity.activity import ProcessLook
+from eagle_eye.activity.hang_verdict import ProcessLook
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.activity.native_caller import INTERPRETER
 from eagle_eye.activity.process_counters import ProcessCounters
-from eagle_eye.activity.stacks import StackFrame, ThreadStack
+from eagle_eye.activity.python_stacks import StackFrame, ThreadStack
 from eagle_eye.activity.thread_wait import ThreadWait, WaitKind
 from eagle_eye.clock import Clock, FakeClock
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from detectors.features.worker_positions import ACTIVITIES
 from detectors.runtime.hot_window import HotWindow
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.frames import Frame
 from eagle_eye.types import Entity, Event, Floats, Integers, Kind, Layout, RankPlacement, Step, Topology
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.activity.inspector import inspect
 from eagle_eye.activity.last_collective import last_collective
 from eagle_eye.clock import SystemClock

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
-from remediation.launcher import epoch_formation, launcher_transitions
+from remediation.launcher import epoch_formation, launcher_handlers
 from remediation.launcher.effect_executor import EffectExecutor
 from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
 from remediation.launcher.quorum import Quorum, VoteCount
@@ -47,7 +47,7 @@ BUGS: Mapping[str, Patch] = MappingProxyType({
         stack.enter_context(mock.patch.object(Quorum, "learn", return_value=None)),
     ),
     "cut off": lambda stack: (
-        stack.enter_context(mock.patch.object(launcher_transitions, "isolate", return_value=[])),
+        stack.enter_context(mock.patch.object(launcher_handlers, "isolate", return_value=[])),
         stack.enter_context(mock.patch.object(epoch_formation, "isolate", return_value=[])),
     ),
     "spares": lambda stack: stack.enter_context(mock.patch.object(VoteCount, "majority", property(lambda count: 2 * count.votes > count.total))),

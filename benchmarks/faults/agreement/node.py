@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body

@@ -18,7 +18,7 @@ from eagle_eye.config import HooksConfig
 from eagle_eye.web import alertmanager_hook, approval_page, health
 from eagle_eye.web.health import HealthReport
 from eagle_eye.web.http_server import WebServer, incident_redirect, metrics_route
-from remediation.operators.approvals import ApprovalLinks
+from remediation.operators.approval_requests import ApprovalLinks
 
 from .detection import Logged
 from .held_plan import HeldPlan

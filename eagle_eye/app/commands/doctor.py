@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eagle_eye.activity.stacks import py_spy
+from eagle_eye.activity.python_stacks import py_spy
 from eagle_eye.app import options
 from eagle_eye.app.check import Check
 from eagle_eye.app.printing import Cell, TableColumn, print_json, print_table

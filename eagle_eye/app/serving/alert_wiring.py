@@ -13,7 +13,7 @@ from eagle_eye.stream import OBSERVATIONS, Stream
 from remediation.actions.notify import Notify
 from remediation.alerts.alert_service import AlertService
 from remediation.engine.engine import Engine
-from remediation.operators.approvals import ApprovalLinks
+from remediation.operators.approval_requests import ApprovalLinks
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import ConfigChange, Incident, JobSnapshot
 
-from .leader_lease import new_holder
+from .leader_election import new_holder
 from .process_context import ProcessContext
 from .service_registry import ServiceGroup, partition_services
 from .thread_group import JOIN_S, ThreadGroup

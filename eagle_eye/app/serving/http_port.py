@@ -17,7 +17,7 @@ from eagle_eye.web import alertmanager_hook, approval_page, health
 from eagle_eye.web.health import HealthReport
 from eagle_eye.web.http_server import Route, WebServer, incident_redirect, metrics_route
 
-from .leader_lease import LEASE
+from .leader_election import LEASE
 from .process_context import ProcessContext
 
 BEAT_WAIT_S = 1.0

@@ -28,7 +28,7 @@ from remediation.engine.engine import Engine
 from remediation.engine.intake import TOPICS, Intake
 from remediation.engine.leader import Leader, SessionCommander
 
-from .leader_lease import LEASE, LeaderLease
+from .leader_election import LEASE, LeaderLease
 from .process_context import LeaderContext, ProcessContext
 from .service_registry import ServiceGroup, leader_services
 from .thread_group import ThreadGroup

@@ -8,7 +8,7 @@ import pytest
 
 from detectors.features.worker_positions import ACTIVITIES
 from detectors.stall import Stall
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.config import StallConfig
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES

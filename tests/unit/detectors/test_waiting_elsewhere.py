@@ -8,7 +8,7 @@ import pytest
 
 from detectors.features.worker_positions import ACTIVITIES
 from detectors.stall import Stall
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Kind
 from fakes.synthetic_events import claims_of, cut_frame, event, job, with_events, worker

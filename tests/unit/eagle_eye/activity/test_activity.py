@@ -2,9 +2,9 @@
 
 import pytest
 
-from eagle_eye.activity.activity import ActivityKind, ProcessLook, judge
+from eagle_eye.activity.hang_verdict import ActivityKind, ProcessLook, judge
 from eagle_eye.activity.native_caller import INTERPRETER
-from eagle_eye.activity.stacks import BACKWARD, StackFrame
+from eagle_eye.activity.python_stacks import BACKWARD, StackFrame
 from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
 from fakes.process_looks import ALL_REDUCE, LOCK, NATIVE_LOCK, SOCKET, TRAIN, VALIDATE, look, sleep, thread
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from eagle_eye.activity.activity import ActivityKind, ProcessLook
+from eagle_eye.activity.hang_verdict import ActivityKind, ProcessLook
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.activity.last_collective import LastCollective
 from eagle_eye.clock import FakeClock

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from eagle_eye.activity.activity import ActivityKind, ProcessLook
+from eagle_eye.activity.hang_verdict import ActivityKind, ProcessLook
 from eagle_eye.clock import FakeClock
 from fakes.process_looks import TRAIN, VALIDATE, FakeProcesses, look, sleep, thread
 

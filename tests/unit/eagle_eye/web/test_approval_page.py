@@ -15,7 +15,7 @@ from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 from eagle_eye.types import Entity, Kind, Mode, Severity
 from eagle_eye.web.approval_page import LeaderAccess, route
 from fakes.web_request import Asking
-from remediation.operators.approvals import ApprovalLinks
+from remediation.operators.approval_requests import ApprovalLinks
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
 URL = "https://eagle.example"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eagle_eye.activity.activity import ProcessLook
+from eagle_eye.activity.hang_verdict import ProcessLook
 from eagle_eye.activity.thread_wait import ThreadWait, WaitKind
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import StallConfig

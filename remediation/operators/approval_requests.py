@@ -24,7 +24,7 @@ LINKS_KEPT = 1000
 
 
 @dataclass(slots=True, kw_only=True)
-class Approvals:
+class ApprovalRequests:
     """Called by the engine, which holds its lock."""
 
     state: EngineState

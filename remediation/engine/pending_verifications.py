@@ -23,7 +23,7 @@ from .verification import Verification, VerificationResult
 
 
 @dataclass(slots=True, kw_only=True)
-class Verifier:
+class PendingVerifications:
     """The incident loop goes on with each result (`judge`)."""
 
     state: EngineState

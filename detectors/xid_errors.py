@@ -17,7 +17,7 @@ _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.
 
 
 @dataclass
-class GpuEvents:
+class XidErrors:
     """Claims gpu.xid with the vendor's advice, and gpu.lost.
 
     An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more

@@ -1,4 +1,4 @@
-"""Transitions for facts about workers, most of them elastic. `coordinator_state_machine.py` says in which state each one applies."""
+"""Handlers of facts about workers, most of them elastic. `coordinator_state_machine.py` says in which state each one applies."""
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from .coordinator_facts import (
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import amend, begin, fail_halted, heal, recharge, replace_workers, restart, validate_if_agreed
 from .job_declaration import DEATH, LOST, EpochRequest, JobPhase
-from .launcher_transitions import EVICTED, first_epoch_in_place, report_start
+from .launcher_handlers import EVICTED, first_epoch_in_place, report_start
 from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest
 

@@ -1,4 +1,4 @@
-"""Transitions for commands of the leader and of operators. `coordinator_state_machine.py` says in which state each one applies.
+"""Handlers of commands of the leader and of operators. `coordinator_state_machine.py` says in which state each one applies.
 
 Each command gets one `CommandResult`: at once if it is refused or nothing is to be done, else when its epoch has started.
 """
@@ -19,7 +19,7 @@ from .coordinator_facts import (
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import begin, replace_workers
 from .job_declaration import EpochRequest, JobPhase
-from .worker_transitions import exclude_leaving
+from .worker_handlers import exclude_leaving
 
 
 def refuse(state: CoordinatorState, fact: JobCommand) -> Effects:

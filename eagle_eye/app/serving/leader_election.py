@@ -1,4 +1,4 @@
-"""The leader's lease in the ledger: one process holds it, for one term."""
+"""Leader election among servers: one process holds the lease in the ledger, for one term."""
 
 import logging
 import os

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detectors.gpu_events import GpuEvents
+from detectors.xid_errors import XidErrors
 from eagle_eye.types import Entity, Event, Kind
 from fakes.synthetic_events import claims_of, cut_frame, event, job
 from fakes.synthetic_frames import BEGAN, job_frames
@@ -15,19 +15,19 @@ def xid(code: int, time: float = BEGAN) -> Event:
 
 
 def test_fault_a_double_bit_error_is_told_with_the_vendors_advice() -> None:
-    (claim,) = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(48))])
+    (claim,) = claims_of(XidErrors(), [cut_frame(BEGAN, xid(48))])
     assert (claim.entity, claim.kind, claim.score) == (GPU, "gpu.xid", 1.0)
     assert claim.evidence[0].value == 48
     assert "drain" in claim.evidence[0].text
 
 
 def test_twin_a_cleanup_after_an_ended_process_scores_low() -> None:
-    (claim,) = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(45))])
+    (claim,) = claims_of(XidErrors(), [cut_frame(BEGAN, xid(45))])
     assert claim.score < 0.5
 
 
 def test_a_second_code_revises_the_claim_and_keeps_the_worst() -> None:
-    claims = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(79)), cut_frame(BEGAN + 1, xid(45, BEGAN + 1))])
+    claims = claims_of(XidErrors(), [cut_frame(BEGAN, xid(79)), cut_frame(BEGAN + 1, xid(45, BEGAN + 1))])
     assert [line.value for line in claims[-1].evidence] == [79, 45]
     assert claims[-1].score == 1.0
     assert claims[-1].since == BEGAN
@@ -35,14 +35,14 @@ def test_a_second_code_revises_the_claim_and_keeps_the_worst() -> None:
 
 def test_what_a_restart_cures_is_over_with_the_epoch_and_broken_hardware_is_not() -> None:
     begun = event("epoch.started", job(), BEGAN + 2, epoch=2)
-    cured = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(31)), cut_frame(BEGAN + 2, begun)])
-    broken = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(79)), cut_frame(BEGAN + 2, begun)])
+    cured = claims_of(XidErrors(), [cut_frame(BEGAN, xid(31)), cut_frame(BEGAN + 2, begun)])
+    broken = claims_of(XidErrors(), [cut_frame(BEGAN, xid(79)), cut_frame(BEGAN + 2, begun)])
     assert ([claim.active for claim in cured], [claim.active for claim in broken]) == ([True, False], [True])
 
 
 def test_hardware_is_forgotten_after_a_quiet_while_and_a_lost_gpu_is_back_when_it_is_read() -> None:
     ticks = list(job_frames(1, 2, 5, np.random.default_rng(0), gpus=True))
-    detector = GpuEvents(withdraw_after_s=3.0)
+    detector = XidErrors(withdraw_after_s=3.0)
     lost = event("gpu.lost", GPU, BEGAN, reason="fell off the bus")
     claims = claims_of(detector, [cut_frame(BEGAN, xid(79), lost), *ticks])
     over = [(claim.kind, claim.evidence[-1].text) for claim in claims if not claim.active]

@@ -1,4 +1,4 @@
-"""Transitions for facts about launchers and their votes. `coordinator_state_machine.py` says in which state each one applies."""
+"""Handlers of facts about launchers and their votes. `coordinator_state_machine.py` says in which state each one applies."""
 
 from msgspec.structs import replace
 

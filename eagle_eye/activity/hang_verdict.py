@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .last_collective import LastCollective
 from .native_caller import INTERPRETER
 from .process_counters import ProcessCounters
-from .stacks import GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
+from .python_stacks import GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
 from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
