@@ -362,8 +362,7 @@ class FrameBuilder:
         return events
 
     def _on_the_marks_clock(self, event: Event, mark: Mark) -> Event:
-        """What has happened is never later than the mark behind it."""
-        time = min(event.time + self._clocks.offset(event.node), mark.time)
+        time = self._clocks.time_of(event, mark.time)
         return event if time == event.time else msgspec.structs.replace(event, time=time)
 
     def _let_leave(self) -> None:

@@ -37,6 +37,7 @@ from .types import (
     Time,
     digest_of,
 )
+from .types.entity import Uptime
 
 MAGIC = b"EE"
 _PREFIX = struct.Struct("<2sBB")
@@ -117,6 +118,8 @@ class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of the readings, in order."""
     rows: tuple[_Count, ...]
     """How many steps each step block has, in order."""
+    monotonic_s: Uptime = 0.0
+    """The node's monotonic clock at `time`; the last element, which older records do not have."""
 
 
 class SealedBatch(msgspec.Struct, frozen=True, gc=False):
@@ -286,6 +289,7 @@ def unseal(batch: SealedBatch, schemas: Schemas) -> Batch:
         number=header.number,
         time=header.time,
         blocks=tuple(blocks),
+        monotonic_s=header.monotonic_s,
     )
 
 
@@ -383,6 +387,7 @@ def _encode_batch(batch: Batch) -> bytes:
             shape=_ENCODER.encode(shape),
             times=tuple(each.time for _, each in readings),
             rows=tuple(len(each.numbers) for _, each in steps),
+            monotonic_s=batch.monotonic_s,
         )
     )
     body = [_reading_bytes(each) for _, each in readings] + [_step_bytes(each) for _, each in steps]

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 SCHEMAS_AGAIN_S = 60.0
 WAIT_MAX_S = 0.5
+EVENT_AGE_S = 10.0
+"""An event is from the moment at which its collector began to look: one that seems older, or from the future, has its time from elsewhere or from before the clock was set."""
 CLOSE_S = 1.0
 """Seconds for the last records to reach the stream or the spool when the agent ends."""
 
@@ -101,7 +103,7 @@ class Agent:
         if second != self._second:
             first, self._second = self._second is None, second
             if not first:  # a batch of less than a second would have no numbers yet
-                self._send_batches(wall)
+                self._send_batches(wall, monotonic)
         for collector in self._collectors.values():
             if collector.schedule.due(wall, monotonic):
                 collector.schedule.started(wall, monotonic)
@@ -181,14 +183,14 @@ class Agent:
         running = self._jobs.running
         return running or ((f"idle/{self.node}",) if self._idle or self._jobs.idle else ())
 
-    def _send_batches(self, wall: float) -> None:
+    def _send_batches(self, wall: float, monotonic: float) -> None:
         self._jobs.refresh(wall)
         for job in self._target_jobs():
             blocks = self._batch_builder.blocks(job)
             for block in blocks:
                 self._send_schema(job, block.schema_id, wall)
             number = self._numbers[job] = self._numbers.get(job, -1) + 1
-            batch = Batch(node=self.node, incarnation=self.incarnation, job=job, number=number, time=wall, blocks=blocks)
+            batch = Batch(node=self.node, incarnation=self.incarnation, job=job, number=number, time=wall, blocks=blocks, monotonic_s=monotonic)
             self._writer.write(OBSERVATIONS, job, encode(batch))
         self._batch_builder.clear()
 
@@ -199,13 +201,21 @@ class Agent:
             self._writer.write(OBSERVATIONS, job, encode(self._batch_builder.schemas.get(schema_id)), keep=True)
 
     def _send_event(self, event: Event) -> None:
-        """Set node, incarnation and number, and write at once. An event of the node goes to every job here, each with its own number."""
+        """Set node, incarnation, number and monotonic time, and write at once. An event of the node goes to every job here, each with its own number."""
         if (not event.job and not self._target_jobs()) or (event.job and event.job not in self._jobs.running):
             self._jobs.refresh(self._clock.now())
+        monotonic_s = self._monotonic_of(event)
         for job in (event.job,) if event.job else self._target_jobs():
-            signed = msgspec.structs.replace(event, job=job, node=self.node, incarnation=self.incarnation, number=self._events)
+            signed = msgspec.structs.replace(
+                event, job=job, node=self.node, incarnation=self.incarnation, number=self._events, monotonic_s=monotonic_s
+            )
             self._events += 1
             self._writer.write(OBSERVATIONS, job, encode(signed), keep=True)
+
+    def _monotonic_of(self, event: Event) -> float:
+        """The monotonic clock at the time of an event; 0 where the wall clock does not say how long ago that was."""
+        age_s = self._clock.now() - event.time
+        return max(0.0, self._clock.monotonic() - age_s) if 0.0 <= age_s <= EVENT_AGE_S else 0.0
 
 
 # --- wiring --------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ Number = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 LATEST = 1e11
 Time = Annotated[float, msgspec.Meta(ge=-6e10, le=LATEST)]
 """Seconds since 1970, from the year 68 to the year 5138, which every calendar can show; neither NaN nor infinite."""
+Uptime = Annotated[float, msgspec.Meta(ge=0.0, le=LATEST)]
+"""Seconds by a machine's CLOCK_MONOTONIC, which nobody sets and a reboot begins anew; 0: not known. Neither NaN nor infinite."""
 Real = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 """Neither NaN nor infinite."""
 Name = Annotated[str, msgspec.Meta(max_length=400, pattern=r"\A[^\x00]*\Z")]

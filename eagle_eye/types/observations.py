@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from .entity import Doubles, Entity, Floats, Integers, Kind, Name, Noun, Number, Real, Time
+from .entity import Doubles, Entity, Floats, Integers, Kind, Name, Noun, Number, Real, Time, Uptime
 
 EPOCH_JUMP = 1 << 20
 """How far an epoch may be beyond the highest one known of its job and still be believed: one that begins each second takes twelve days."""
@@ -123,6 +123,8 @@ class Batch(Noun, frozen=True, kw_only=True, eq=False):
     number: Number
     time: Time
     blocks: tuple[Block, ...]
+    monotonic_s: Uptime = 0.0
+    """The node's monotonic clock at `time`."""
 
 
 class Event(Noun, frozen=True, kw_only=True):
@@ -139,6 +141,8 @@ class Event(Noun, frozen=True, kw_only=True):
     number: Number
     message: str = ""
     attributes: dict[str, str] = {}
+    monotonic_s: Uptime = 0.0
+    """The monotonic clock of the writer's node at `time`: compares with that of the node's batches, whoever sets the wall clock meanwhile."""
 
     @property
     def id(self) -> str:

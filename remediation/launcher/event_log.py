@@ -26,10 +26,11 @@ class EventLog:
         self, name: str, entity: Entity, message: str = "", attributes: Mapping[str, str] | None = None, *, happened_s: float | None = None
     ) -> Event:
         """Write an event; returns it with its id. `happened_s`: when, by the monotonic clock, where it is told later than it happened."""
-        age_s = 0.0 if happened_s is None else max(0.0, self._clock.monotonic() - happened_s)
+        monotonic_s = self._clock.monotonic()
+        age_s = 0.0 if happened_s is None else max(0.0, monotonic_s - happened_s)
         event = Event(
             name=name, job=self._job, entity=entity, time=self._clock.now() - age_s, node=self._node, incarnation=self._incarnation,
-            number=next(self._numbers), message=message, attributes=dict(attributes or {}),
+            number=next(self._numbers), message=message, attributes=dict(attributes or {}), monotonic_s=max(0.0, monotonic_s - age_s),
         )  # fmt: skip
         self._write(OBSERVATIONS, self._job, wire.encode(event))
         return event

@@ -47,15 +47,20 @@ def clock_of_all() -> Iterator[tuple[DemoJob, JumpingClock]]:
             made.stop()
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["behind_the_kill", "before_the_kill"])
 @pytest.mark.parametrize("jump", [30.0, -30.0], ids=["forward", "back"])
-def test_durations_across_a_jump_are_those_that_passed(clock_of_all: tuple[DemoJob, JumpingClock], jump: float) -> None:
+def test_durations_across_a_jump_are_those_that_passed(clock_of_all: tuple[DemoJob, JumpingClock], jump: float, before: bool) -> None:
+    """`before`: the exit has a time of the new clock, and no batch has told of that clock yet."""
     demo_job, clock = clock_of_all
     assert demo_job.wait(demo_job.full, DEADLINE_S)
     assert demo_job.wait_steps(20, DEADLINE_S)
     known = {kept.incident.id for kept in demo_job.record.kept}
     victim = demo_job.workers()[3]
+    if before:
+        clock.shift(clock.seconds + jump)
     drills.kill(victim, demo_job.clock)
-    clock.shift(clock.seconds + jump)
+    if not before:
+        clock.shift(clock.seconds + jump)
     assert demo_job.wait(lambda: any(kept.incident.id not in known and kept.incident.culprits and kept.state == "healed" for kept in demo_job.record.kept), DEADLINE_S)
     (kept,) = [kept for kept in demo_job.record.kept if kept.incident.id not in known and kept.incident.culprits]
     assert [culprit.entity.name for culprit in kept.incident.culprits] == [victim.name]

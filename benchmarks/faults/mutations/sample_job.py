@@ -103,7 +103,7 @@ class SampleJob:
                 if len(list(self.schemas)) > known:
                     yield schema
                 blocks.append(Block(schema_id=schema.id, reading=reading))
-            yield Batch(node=node, incarnation=self._incarnation, job=self.job, number=self._next(), time=now, blocks=tuple(blocks))
+            yield Batch(node=node, incarnation=self._incarnation, job=self.job, number=self._next(), time=now, blocks=tuple(blocks), monotonic_s=now)
 
     def standing(self, now: float) -> list[Record]:
         """What a reader needs beside batches and events."""
@@ -116,7 +116,7 @@ class SampleJob:
         number = self._next()
         entities = _ENTITIES[kind]
         entity = Entity(kind=kind, name=entities[number % len(entities)] if kind is not Kind.JOB else self.job)
-        return Event(name=name, job=self.job, entity=entity, time=now, node=NODES[0], incarnation="launcher", number=number, message=name, attributes=attributes)
+        return Event(name=name, job=self.job, entity=entity, time=now, node=NODES[0], incarnation="launcher", number=number, message=name, attributes=attributes, monotonic_s=now)
 
     def _next(self) -> int:
         self._number += 1

@@ -217,9 +217,11 @@ def test_a_clock_that_is_set_back_does_not_stop_the_batches(start: Start) -> Non
     node = start(scripted("host", lambda: [reading()]))
     node.list_job()
     node.seconds(3)
-    node.clock.advance(-3600.0)
+    node.clock.jump(-3600.0)
     node.seconds(3)
-    assert len(node.records.batches()) >= 6
+    batches = node.records.batches()
+    assert len(batches) >= 6
+    assert batches[-1].monotonic_s - batches[-1].time == pytest.approx(3600.0), "the monotonic clock was not set"
 
 
 # --- which jobs
@@ -333,6 +335,17 @@ def test_an_event_of_the_node_goes_to_every_job_with_its_own_number(start: Start
     events = node.records.events()
     assert sorted(event.job for event in events) == ["default/gpt/r1", "default/gpt/r2"]
     assert len({event.id for event in events}) == 2
+
+
+@pytest.mark.parametrize(("age", "told"), [(0.0, True), (5.0, True), (-30.0, False), (60.0, False)])
+def test_an_event_has_the_monotonic_clock_of_its_moment_unless_the_clock_was_set_meanwhile(start: Start, age: float, told: bool) -> None:
+    found = [unsigned_event("stall", Kind.WORKER, "r1/n1/0", NOW + 3600.0 - age, "stands still", "default/gpt/r1")]
+    node = start(scripted("training", lambda: [found.pop()] if found else [], interval_s=0.2))
+    node.clock.jump(3600.0)
+    node.list_job()
+    node.seconds(0.2)
+    (event,) = node.records.events()
+    assert event.monotonic_s == (event.time - 3600.0 if told else 0.0)
 
 
 # --- collectors that fail or hang

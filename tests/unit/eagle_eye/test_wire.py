@@ -50,7 +50,7 @@ def steps(rows: int = 3, workers: int = 2) -> StepReading:
 
 def batch(schemas: wire.Schemas, *readings: Reading | StepReading, number: int = 3) -> Batch:
     blocks = tuple(Block(schema_id=schemas.schema_of(each).id, reading=each) for each in readings)
-    return Batch(node="n", incarnation="b", job="t/n/r", number=number, time=9.0, blocks=blocks)
+    return Batch(node="n", incarnation="b", job="t/n/r", number=number, time=9.0, blocks=blocks, monotonic_s=4.5)
 
 
 def same(left: Reading | StepReading, right: Reading | StepReading) -> bool:
@@ -70,6 +70,7 @@ EVENT = Event(
     incarnation="b",
     number=4,
     attributes={"code": "1"},
+    monotonic_s=3.5,
 )
 LAYOUT = Layout(
     job="t/n/r",
@@ -102,7 +103,7 @@ def test_a_batch_survives_the_wire() -> None:
     blocks = (reading(), steps(), reading(3, ("c_celsius",)), steps(0), steps(2, 0), reading(0))
     decoded = wire.decode(wire.encode(batch(schemas, *blocks)), schemas)
     assert isinstance(decoded, Batch)
-    assert (decoded.node, decoded.incarnation, decoded.job, decoded.number, decoded.time) == ("n", "b", "t/n/r", 3, 9.0)
+    assert (decoded.node, decoded.incarnation, decoded.job, decoded.number, decoded.time, decoded.monotonic_s) == ("n", "b", "t/n/r", 3, 9.0, 4.5)
     expected = (blocks[0], blocks[2], blocks[5], blocks[1], blocks[3], blocks[4])  # readings first, then steps
     assert all(same(one.reading, other) for one, other in zip(decoded.blocks, expected, strict=True))
 
@@ -192,6 +193,27 @@ def test_a_time_that_is_no_number_is_refused() -> None:
     payload = wire.encode(msgspec.structs.replace(batch(schemas, reading()), time=float("nan")))
     with pytest.raises(WireError, match=r"cannot be read: Expected .float. .* at .\$\[4\]"):
         wire.decode(payload, schemas)
+
+
+@pytest.mark.parametrize("stamp", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_monotonic_clock_that_cannot_be_is_refused(stamp: float) -> None:
+    schemas = wire.Schemas()
+    for record in (EVENT, batch(schemas, reading())):
+        with pytest.raises(WireError, match=r"cannot be read: Expected .float"):
+            wire.decode(wire.encode(msgspec.structs.replace(record, monotonic_s=stamp)), schemas)
+
+
+def test_records_of_a_writer_that_does_not_tell_its_monotonic_clock_are_read() -> None:
+    schemas = wire.Schemas()
+    payload = wire.encode(batch(schemas, reading()))
+    (length,) = struct.unpack_from("<I", payload, 4)
+    header = msgspec.msgpack.encode(msgspec.msgpack.decode(payload[8 : 8 + length])[:8])
+    older = wire.decode(payload[:4] + struct.pack("<I", len(header)) + header + payload[8 + length :], schemas)
+    assert isinstance(older, Batch)
+    assert (older.time, older.monotonic_s) == (9.0, 0.0)
+    body = msgspec.msgpack.decode(wire.encode(EVENT)[4:])
+    del body["monotonic_s"]
+    assert wire.decode(b"EE" + bytes([SCHEMA, 2]) + msgspec.msgpack.encode(body), schemas) == msgspec.structs.replace(EVENT, monotonic_s=0.0)
 
 
 def test_arrays_that_do_not_fit_are_not_sent() -> None:

@@ -107,6 +107,8 @@ def test_what_is_heard_of_late_is_told_with_the_time_at_which_it_happened(tmp_pa
     assert killed.time - raised.time == pytest.approx(1.0, abs=0.5)
     assert killed.time < SystemClock().now() - 50.0
     assert raised.time - false.time < 50.0, "before it was started nothing can have happened to it"
+    assert killed.monotonic_s - raised.monotonic_s == pytest.approx(1.0)
+    assert killed.monotonic_s == pytest.approx(time.monotonic() - (SystemClock().now() - killed.time), abs=0.5), "both clocks tell of the same moment"
 
 
 def test_the_users_own_line_is_told_where_the_traceback_ends_in_a_library(tmp_path: Path) -> None:
