@@ -13,8 +13,10 @@ UNIT_ROOM := $(patsubst %/,%,$(ROOM))
 UNIT_TESTS := $(if $(ROOM),tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM)))),tests/unit tests/contract)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
-# whole files, in the order of tests/conftest.py; one more than there are cores, since these tests wait for processes for a third of their time
-BY_FILE := -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+# one more than there are cores, since tests wait for processes and sockets for a third of their time
+AT_ONCE := -n $(shell expr $$(nproc) + 1)
+# whole files, in the order of tests/conftest.py
+BY_FILE := $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check unit processes scenarios services bench soak stubs screenshots clean help
 
@@ -55,7 +57,7 @@ compiled:
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
 	@test -z "$(ROOM)" -o -d "tests/unit/$(UNIT_ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
-	@.venv/bin/pytest -q -n auto $(UNIT_TESTS)
+	@.venv/bin/pytest -q $(AT_ONCE) $(UNIT_TESTS)
 
 processes: .venv/.servers  ## scenarios and services in one run
 	@.venv/bin/pytest -q $(BY_FILE) tests/scenario tests/services

@@ -47,10 +47,10 @@ def config_of(broker: FakeBroker, directory: Path, key: str = "", *, checked: bo
 def checks(broker: FakeBroker, tmp_path: Path) -> Callable[..., tuple[int, Checks]]:
     """The exit code of the command, and name → (works, found) of its lines."""
 
-    def examine(key: str = "", **access: object) -> tuple[int, Checks]:
+    def examine(key: str = "", timeout_s: float = 5.0, **access: object) -> tuple[int, Checks]:
         file = tmp_path / "eagle-eye.toml"
         lines = [f'stream_key_file = "{key}"', *(f"{name} = {json.dumps(value)}" for name, value in access.items())]
-        file.write_text(f'[stream.kafka]\nbrokers = "{broker.address}"\ntimeout_s = 5.0\n[access]\n' + "\n".join(lines))
+        file.write_text(f'[stream.kafka]\nbrokers = "{broker.address}"\ntimeout_s = {timeout_s}\n[access]\n' + "\n".join(lines))
         done = CliRunner().invoke(main, ["doctor", "--kafka", "--json", "--config", str(file)])
         read = [json.loads(line) for line in done.output.splitlines() if line.startswith("{")]
         return done.exit_code, {each["name"].removeprefix("Kafka "): (each["works"], each["found"]) for each in read}
@@ -109,7 +109,7 @@ def test_a_user_that_may_not_write_what_it_must_is_named(broker: FakeBroker, che
 
 def test_brokers_that_are_away_are_named(broker: FakeBroker, checks: Callable[..., tuple[int, Checks]]) -> None:
     broker.stop()
-    code, found = checks()
+    code, found = checks(timeout_s=0.5)
     assert code == 1
     assert "takes no connection" in found["brokers"][1]
 

@@ -70,6 +70,7 @@ def wait(look: Callable[[], object]) -> None:
 @pytest.fixture
 def site(tmp_path, monkeypatch) -> Site:
     monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module, "WAIT_S", 0.02)
     return Site(ObjectStore.of(tmp_path / "history"))
 
 
