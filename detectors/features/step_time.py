@@ -14,8 +14,8 @@ def phase(step: Step, name: str) -> Floats:
     if reported is None:
         return np.full(len(step.workers), np.nan, dtype=np.float32)
     spent = step.values.get(name)
-    filled = np.zeros_like(reported) if spent is None else np.nan_to_num(spent)
-    spent_s: Floats = np.where(np.isnan(reported), np.float32(np.nan), filled).astype(np.float32)
+    spent_s: Floats = np.zeros(len(reported), dtype=np.float32) if spent is None else np.where(np.isfinite(spent), spent, np.float32(0.0))
+    spent_s[np.isnan(reported)] = np.nan
     return spent_s
 
 
