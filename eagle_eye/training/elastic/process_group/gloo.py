@@ -8,7 +8,6 @@ Listening sockets are not touched: gloo ends the process when its listener fails
 
 import contextlib
 import os
-import select
 import socket
 import sys
 from datetime import timedelta
@@ -39,12 +38,6 @@ class GlooGroup(TorchGroup):
 
     def _end(self) -> None:
         shut_down(self._sockets)
-
-    def _has_closed_connection(self) -> bool:
-        poll = select.poll()
-        for each in self._sockets:
-            poll.register(each, select.POLLRDHUP)
-        return bool(poll.poll(0))
 
 
 def form(session: EpochSession, assignment: EpochAssignment, timeout_s: float = TIMEOUT_S) -> GlooGroup:

@@ -20,10 +20,6 @@ GRACE_S = 0.05
 """Seconds after an abort in which an operation may end by itself before its thread is abandoned."""
 
 
-LOOK_S = 1.0
-"""Seconds between two looks at the connections of an operation that does not end."""
-
-
 class _Wait:
     """Waits for an operation in a background thread."""
 
@@ -107,16 +103,12 @@ class TorchGroup:
         """Wait for an operation. Raises Broken.
 
         Not in torch itself: gloo loses the end of a send whose connection breaks while it is begun, and would wait
-        for it until its time-out, aborted or not. So a connection that is closed in two looks ends the wait, too.
+        for it until its time-out, aborted or not.
         """
         wait = _Wait(lambda: self._complete(issued), self._changed)
         worker_threads().run(wait.run)
         with self._changed:
-            closed = False
-            while not self._changed.wait_for(lambda: wait.over or self._aborted, LOOK_S):
-                before, closed = closed, self._has_closed_connection()
-                if before and closed:
-                    raise Broken(f"epoch {self.epoch}: a peer closed its connection, and the operation does not end")
+            self._changed.wait_for(lambda: wait.over or self._aborted)
             self._changed.wait_for(lambda: wait.over, GRACE_S)
         self._check()
         if wait.error is not None:
@@ -144,7 +136,3 @@ class TorchGroup:
 
     def _end(self) -> None:
         raise NotImplementedError
-
-    def _has_closed_connection(self) -> bool:
-        """Whether a peer is known to have closed its connection to this worker."""
-        return False

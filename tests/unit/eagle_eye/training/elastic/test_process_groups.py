@@ -21,7 +21,7 @@ from eagle_eye.errors import Broken, Fenced
 from eagle_eye.training import messages
 from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
 from eagle_eye.training.elastic.launcher_session import LauncherSession
-from eagle_eye.training.elastic.process_group import gloo, torch_group
+from eagle_eye.training.elastic.process_group import gloo
 from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, SingleProcessGroup, form
 from eagle_eye.training.elastic.process_group.torch_group import TorchGroup
 from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
@@ -190,54 +190,6 @@ def test_after_a_cut_no_socket_of_the_group_is_kept(party: Party) -> None:
         session.use_group(None)
     assert not any(group._sockets for group in groups)  # type: ignore[attr-defined]
     until(lambda: all(each() is None for each in gone), "the end of all backends")
-
-
-class LostEnd:
-    """An operation whose end gloo has lost: a send whose connection broke while it was begun."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-
-    def allreduce(self, _tensors: object, _options: object) -> "LostEnd":
-        return self
-
-    def wait(self, _timeout: timedelta) -> None:
-        self.over.wait(30)
-
-
-@pytest.fixture
-def one_connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[gloo.GlooGroup, LostEnd, socket.socket]]:
-    """A group with one peer, its operation, and the peer's end of their connection."""
-    monkeypatch.setattr(torch_group, "LOOK_S", 0.02)
-    ours, peer = socket.socketpair()
-    operation = LostEnd()
-    group = gloo.GlooGroup(operation, [ours], EpochAssignment(3, 0, 2, NAMES[:2], 0, ((), ()), ((), ())))
-    yield group, operation, peer
-    operation.over.set()
-    group.close()
-    peer.close()
-
-
-def test_an_operation_whose_end_is_lost_ends_once_a_peer_has_closed(one_connection: tuple[gloo.GlooGroup, LostEnd, socket.socket]) -> None:
-    group, _, peer = one_connection
-    peer.close()
-    with pytest.raises(Broken, match="epoch 3: a peer closed its connection"):
-        group.all_reduce(torch.ones(1))
-
-
-def test_twin_a_slow_operation_whose_peers_are_there_is_waited_for(one_connection: tuple[gloo.GlooGroup, LostEnd, socket.socket]) -> None:
-    group, operation, peer = one_connection
-    looks = iter([False, True, False, True, False])  # as a peer's connection that is read late
-
-    def look() -> bool:
-        if (closed := next(looks, None)) is None:
-            operation.over.set()
-        return bool(closed)
-
-    group._has_closed_connection = look  # type: ignore[method-assign]
-    group.all_reduce(torch.ones(1))
-    assert operation.over.is_set()
-    assert peer.fileno() >= 0
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
