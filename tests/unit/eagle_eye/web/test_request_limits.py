@@ -102,7 +102,7 @@ def test_health_has_places_of_its_own() -> None:
 
 def test_who_finds_no_place_may_try_again() -> None:
     never = asyncio.Event()
-    answers = asked(app_of(never), ["/slow"] * (REQUESTS + 1), wait_s=0.02, answer_s=0.2)
+    answers = asked(app_of(never), ["/slow"] * (REQUESTS + 1), wait_s=0.05, answer_s=1.0)
     refused = [answer for answer in answers if answer.status_code == 503]
     assert [answer.headers["retry-after"] for answer in refused] == ["5"]
 
