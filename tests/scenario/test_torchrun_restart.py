@@ -54,10 +54,10 @@ for step in eagle_eye.monitor().steps(range(start, int(sys.argv[1])), start):
     for each in [total, *(parameter.grad for parameter in model.parameters())]:
         dist.all_reduce(each)
     optimizer.step()
-    if rank == 0:
-        checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)
+    if rank == 0:  # the loss first: who is ended between the two computes the step again
         with (home / "losses").open("a") as losses:
             losses.write(json.dumps([step, world, total.item()]) + "\\n")
+        checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)
     dist.barrier()
 os._exit(0)
 """
