@@ -25,7 +25,6 @@ from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, K
 from .features.active_claims import ActiveClaims, ends_epoch
 from .features.collective_ranks import collectives_of, not_entered
 from .features.step_time import iteration_time
-from .features.waiting_rounds import WaitingRounds
 from .features.worker_positions import (
     AGE,
     COLUMNS,
@@ -40,6 +39,7 @@ from .features.worker_positions import (
     STEP,
     STOPPED,
     Truths,
+    WaitingRounds,
     WorkerPositions,
     elsewhere,
     fewest,

@@ -1,4 +1,4 @@
-"""Positions of a job's workers (step, marks, phase), and which of them the others wait for."""
+"""Positions of a job's workers (step, marks, phase), which of them the others wait for, and whether they go on waiting in different places."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,9 @@ PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "che
 STOPPED = float(ord("T"))
 PRINTABLE = (ord("!"), ord("~"))
 """Letters of process states are among these."""
+
+WAITING_ROUNDS = 2
+"""In which the same must have been seen before it is believed that workers wait in different places."""
 
 Truths = NDArray[np.bool_]
 
@@ -127,6 +130,33 @@ def elsewhere(at: WorkerPositions) -> Truths:
         return nobody
     (_, most), (rare, few) = known.most_common()
     return np.array([place == rare for place in places], dtype=bool) if few * 2 < most else nobody
+
+
+class WaitingRounds:
+    """Whether workers wait in different places at the same time: what was seen of one a moment ago may be over when another is looked at.
+
+    Counts rounds in which every worker was looked at after all places were known, and was still in its own.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._since = 0.0
+        self._rounds = 0
+
+    def forget(self) -> None:
+        """Somebody has moved, or is somewhere else."""
+        self._seen, self._rounds = (), 0
+
+    def confirmed(self, at: WorkerPositions, accused: Truths, now: float, *, tick: bool) -> bool:
+        """Whether the same was seen in `WAITING_ROUNDS` rounds. `now`: of the frame; the looks that it tells of are older. Ages are those of a tick."""
+        left = ~at.finished
+        places = tuple(at.places.get(name, "") for name in at.workers)
+        seen = (at.workers, places, accused.tobytes(), np.nan_to_num(at.table[left][:, [STEP, STEP_MARKS, ACTIVITY]], nan=-1.0).tobytes())
+        if seen != self._seen:
+            self._seen, self._since, self._rounds = seen, now, 0
+        elif tick and bool((now - at.table[left, SEEN] > self._since).all()):
+            self._since, self._rounds = now, self._rounds + 1
+        return self._rounds >= WAITING_ROUNDS
 
 
 def row_of(event: Event, now: float) -> list[float]:

@@ -16,9 +16,8 @@ from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, judge
 from .last_collective import LastCollective, last_collective
 from .native_caller import CodeMap
 from .process_counters import read_counters
-from .python_stacks import stacks_of
+from .python_stacks import StackFrame, stacks_of
 from .thread_wait import wait_of
-from .timer_watch import TimerWatch
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,8 @@ AGAIN_S, AGAIN_LONGEST_S = 1.0, 10.0
 ROUND_LOOKS, ROUNDS = 2, 10
 """Who waits for its peers is looked at again at once, and shortly, so often: it is accused of waiting elsewhere only after several rounds."""
 THREADS = 8
+SAME_S = 0.5
+"""Two ends of a timer that are so close together are one: each look takes its time."""
 
 Look = Callable[[int, Clock], ProcessLook | None]
 CollectiveOf = Callable[[str], LastCollective | None]
@@ -47,6 +48,37 @@ def look_at(pid: int, clock: Clock) -> ProcessLook | None:
     waits = tuple(wait_of(pid, stack.thread, code) for stack in stacks)
     tracer = _tracer(pid) if state == TRACED else ""
     return ProcessLook(clock.monotonic(), state, counters, stacks, waits, tracer, _uses_gpu(pid)) if state else None
+
+
+class TimerWatch:
+    """Whose timer may wake a main thread that waits for a thread of its own: not one that has run out in vain before.
+
+    Threads of one process over all looks at it. Heartbeats and progress bars sleep again and again, and wake nobody.
+    """
+
+    def __init__(self) -> None:
+        self._place: tuple[StackFrame, ...] = ()
+        self._ends: dict[int, float] = {}
+        self._in_vain: set[int] = set()
+
+    @property
+    def in_vain(self) -> frozenset[int]:
+        """Threads that have set a timer anew while the main thread stood where it stands."""
+        return frozenset(self._in_vain)
+
+    def observe(self, look: ProcessLook) -> None:
+        """Take in a look; a main thread that has moved begins anew."""
+        if not look.stacks:
+            return
+        if look.stacks[0].frames != self._place:
+            self._place = look.stacks[0].frames
+            self._ends.clear()
+            self._in_vain.clear()
+        for stack, wait in zip(look.stacks[1:], look.waits[1:], strict=True):
+            if wait.ends_within(float("1e9")):
+                end = look.time + wait.remaining_s
+                if end - self._ends.setdefault(stack.thread, end) > SAME_S:
+                    self._in_vain.add(stack.thread)
 
 
 def inspect(

@@ -7,10 +7,11 @@ doubles a row. Nothing is reported as done before it is durable.
 
 import contextlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from statistics import median
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,7 +27,6 @@ from .file_names import HistoryFile, table_of, window_of
 from .history_metrics import WriterCounts
 from .object_store import ObjectStore
 from .parquet_tables import Blocks, Origin, TableFile
-from .stream_clock import StreamClock
 
 CHUNK_BYTES = 64 << 20
 """Of numbers that are held in memory before they are written into the files of the window."""
@@ -34,7 +34,29 @@ INCARNATIONS_KEPT = 8
 SENDERS_KEPT = 200_000
 ORIGINS_KEPT = 1_000_000
 SCHEMAS_KEPT = 4096
+CLOCK_RECORDS = 15
+"""A jump of the stream's time is believed when most of so many last records have made it."""
+CLOCK_JUMP_S = 600.0
+"""What is further from most of the last records is a jump."""
+LATEST_S = 1e11
 log = logging.getLogger(__name__)
+
+
+class StreamClock:
+    """The time of a stream, by its records: a writer's clock may be hours or years off, and must not move it alone.
+
+    Depends on the records alone: whoever has seen the last CLOCK_RECORDS of them reads the same time.
+    """
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=CLOCK_RECORDS)
+
+    def see(self, time: float) -> float:
+        """The time of the stream with its next record, seconds since 1970."""
+        self._times.append(time)
+        usual = median(self._times)
+        believed = time if abs(time - usual) <= CLOCK_JUMP_S else usual
+        return min(max(believed, 0.0), LATEST_S)
 
 
 @dataclass(slots=True)

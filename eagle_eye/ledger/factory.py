@@ -1,16 +1,9 @@
 """The ledger that a deployment's configuration names."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from eagle_eye.config import Config
-
-from . import incident_list
-from .records import IncidentRecord
 
 if TYPE_CHECKING:
     from . import Ledger
@@ -37,16 +30,3 @@ def open_ledger(config: Config, *, read_only: bool = False, patience_s: float = 
 def ledger_file(config: Config) -> Path:
     """The ledger of a deployment whose configuration names no database."""
     return config.state / "ledger.sqlite"
-
-
-def newest_incidents(config: Config, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
-    """As `Ledger.incidents`, at once: of one file without SQLAlchemy, whose import takes longer than everything else. Raises LedgerError, ConfigError."""
-    if not config.ledger.url:
-        try:
-            listed = incident_list.read(ledger_file(config), open_only=open_only, job=job, limit=limit)
-        except (sqlite3.Error, msgspec.MsgspecError):
-            listed = None  # the ledger itself says what is wrong, and the remedy
-        if listed is not None:
-            return listed
-    with closing(open_ledger(config, read_only=True)) as ledger:
-        return ledger.incidents(open_only=open_only, job=job, limit=limit)

@@ -2,22 +2,15 @@
 
 import logging
 import time
-from typing import Protocol
 
 import msgspec
 
 from eagle_eye.errors import EagleEyeError, LaunchError
-from eagle_eye.rpc.control_messages import Body
 
+from .control_network import Client
 from .launcher_settings import LauncherSettings
 
 log = logging.getLogger(__name__)
-
-
-class LeaderRequests(Protocol):
-    """ControlClient."""
-
-    async def request(self, kind: str, body: Body, timeout: float = 5.0) -> Body: ...
 
 
 class CordonAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +22,7 @@ class CordonAnswer(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
 
 
-async def check_cordon(leader: LeaderRequests | None, settings: LauncherSettings) -> None:
+async def check_cordon(leader: Client | None, settings: LauncherSettings) -> None:
     """Raises LaunchError on a cordoned node. Without a server, or without an answer of it, the job starts as if there were none."""
     if leader is None or not settings.cordon_answer_s:
         return

@@ -32,7 +32,6 @@ from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_settings import LauncherSettings
-from .leftovers import remove_leftovers
 from .loss_witness import LossWitness, marks_of
 from .participation import Participation
 from .retransmission import host_of
@@ -45,7 +44,6 @@ from .workers import Workers
 from .zygote_client import ZygoteLink
 
 log = logging.getLogger(__name__)
-
 
 
 class Launcher:
@@ -148,7 +146,7 @@ class Launcher:
         if self._member.ended.done():
             self._votes.end()
         if self._member.job_over:
-            remove_leftovers(self._settings, self._fence)
+            clean_up(self._settings, self._fence)
 
     async def _stopped(self, stop: asyncio.Event) -> None:
         """The user stops this launcher: the job if we coordinate it, else our part of it."""
@@ -187,6 +185,17 @@ class Launcher:
         kept = [entry.step for entry in checkpoint.entries(self._settings.checkpoints) if entry.finite]
         if step >= 0 and kept and min(kept) > step:
             raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
+
+
+def clean_up(settings: LauncherSettings, fence: CommandFence) -> None:
+    """After the end of a run: take away the memory of commands, and our own directory of checkpoints if it is empty.
+
+    Logs stay for the operator. The vote log stays too: a start of the same run id must begin above its epochs.
+    """
+    fence.remove()
+    if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
+        with contextlib.suppress(OSError):  # not empty: there are checkpoints
+            settings.checkpoints.rmdir()
 
 
 async def _with_gpus(settings: LauncherSettings) -> LauncherSettings:

@@ -8,7 +8,8 @@ from rich.console import Console
 from eagle_eye.app import options
 from eagle_eye.app.incident_printing import print_incident, print_incidents
 from eagle_eye.config import Config
-from eagle_eye.ledger.factory import newest_incidents, open_ledger
+from eagle_eye.ledger.factory import open_ledger
+from eagle_eye.ledger.incident_list import newest_incidents
 
 
 @click.command(short_help="list incidents, or show one with evidence and timeline")

@@ -1,6 +1,8 @@
 """What the leader does at intervals: retention of the ledger, the measured throughputs of jobs, the event table."""
 
 import logging
+import threading
+from collections.abc import Callable
 
 import msgspec
 
@@ -11,8 +13,6 @@ from eagle_eye.types import Plan, PrecomputedPlan, Severity
 from remediation.engine.engine import Engine
 from remediation.job_commands.action_commands import Commander
 
-from .periodic_service import PeriodicService
-
 RETENTION_FIRST_S = 60.0
 RETENTION_EVERY_S = 3600.0
 THROUGHPUT_EVERY_S = 60.0
@@ -20,6 +20,44 @@ EVENT_TABLE_EVERY_S = 0.5
 SEND_TIMEOUT_S = 5.0
 """Time-out of sending precomputed plans to a coordinator, which does what it may do by itself also without them."""
 log = logging.getLogger(__name__)
+
+
+class PeriodicService:
+    """One piece of work at intervals, in a thread of its own: calls `work` every `every_s` seconds, the first time after `first_s`, until it is stopped.
+
+    An EagleEyeError of it is logged, and it is called again in time. name: what the log and the thread are called by.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], every_s: float, *, first_s: float | None = None, once_at_end: bool = False) -> None:
+        self._name = name
+        self._work = work
+        self._every_s = every_s
+        self._first_s = every_s if first_s is None else first_s
+        self._once_at_end = once_at_end
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it and wait until it has ended; with `once_at_end` the work is done once more before."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = self._first_s
+        while not self._stop.wait(pause):
+            self._attempt()
+            pause = self._every_s
+        if self._once_at_end:
+            self._attempt()
+
+    def _attempt(self) -> None:
+        try:
+            self._work()
+        except EagleEyeError as error:
+            log.warning("%s: %s; tried again in %g s", self._name, error, self._every_s)
 
 
 def retention_service(ledger: Ledger, retention_s: float, clock: Clock) -> PeriodicService:

@@ -12,12 +12,11 @@ from eagle_eye.access.addresses import refuse_open
 from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.app import plugin_wiring
-from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.clock import FOLLOWED_AT_ONCE_S, Clock, SteadyClock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.ledger.timeline import CLOCK_JUMPED
-from eagle_eye.steady_clock import FOLLOWED_AT_ONCE_S, SteadyClock
 from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Notice
 from remediation.alerts.receiver import endpoints_of

@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from dashboard.entry.document import routes
+from dashboard.entry.app import routes
 
 HTML = '<!DOCTYPE html><html><head><title>Streamlit</title><script src="./static/js/index.js"></script></head><body></body></html>'
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from eagle_eye.clock import FakeClock
-from eagle_eye.steady_clock import FOLLOWED_AT_ONCE_S, SteadyClock
+from eagle_eye.clock import FOLLOWED_AT_ONCE_S, FakeClock, SteadyClock
 
 
 @pytest.mark.parametrize("jump", [30.0, -30.0, -250.0])

@@ -10,7 +10,7 @@ import pytest
 from eagle_eye.config import Config
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Ledger
-from eagle_eye.ledger.factory import newest_incidents
+from eagle_eye.ledger.incident_list import newest_incidents
 from eagle_eye.types import IncidentState
 from fakes.sample_values import JOB, an_incident
 

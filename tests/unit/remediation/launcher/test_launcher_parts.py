@@ -20,8 +20,8 @@ from remediation.launcher.death_watch import DeathWatch, parse_stat, process_sta
 from remediation.launcher.failure_signature import signal_name
 from remediation.launcher.inbox import Inbox
 from remediation.launcher.job_member import code_of, died_at_start
+from remediation.launcher.launcher import clean_up
 from remediation.launcher.launcher_settings import LauncherSettings
-from remediation.launcher.leftovers import remove_leftovers
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker_environment import (
@@ -332,7 +332,7 @@ def left_by(given: LauncherSettings, *files: Path) -> list[str]:
         directory.mkdir(parents=True)
     for file in (given.logs / "0.log", *files):
         file.touch()
-    remove_leftovers(given, fence)
+    clean_up(given, fence)
     return sorted(str(path.relative_to(given.state_dir)) for path in given.state_dir.rglob("*"))
 
 
