@@ -55,15 +55,16 @@ class KafkaConnection:
         from kafka.net.manager import KafkaConnectionManager
         from kafka.net.selector import NetworkSelector
 
-        from .kafka_sockets import PROXY_URL
+        from .kafka_sockets import OwnedSockets
 
         self.brokers = brokers
         self._timeout_s = timeout_s
         self._leaders: dict[tuple[str, int], int] = {}
         self._coordinators: dict[str, int] = {}
+        self._sockets = OwnedSockets()
         self._loop = NetworkSelector(client_id=CLIENT)
         self._manager = KafkaConnectionManager(
-            self._loop, client_id=CLIENT, receive_message_max_bytes=LARGEST_ANSWER, proxy_url=PROXY_URL, **options
+            self._loop, client_id=CLIENT, receive_message_max_bytes=LARGEST_ANSWER, proxy_url=self._sockets.proxy_url, **options
         )
         self._loop.start()
         try:
@@ -83,6 +84,7 @@ class KafkaConnection:
         finally:
             self._loop.stop(timeout_ms=int(SLACK_S * 1000))
             self._loop.close()
+            self._sockets.close()
 
     async def _sign_on(self) -> None:
         """Once before kafka-python's own attempts, which are repeated until their time is over and give no reason."""

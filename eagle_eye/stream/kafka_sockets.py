@@ -6,6 +6,7 @@ chosen by the scheme of the option `proxy_url`, the class of TLS sockets by our 
 of a producer is made by the option `kafka_client`.
 """
 
+import itertools
 import socket
 import ssl
 from typing import Any
@@ -18,17 +19,45 @@ PROXY_URL = f"{SCHEME}://direct"
 """Value of kafka-python's `proxy_url` with which it makes its sockets here. No proxy is used."""
 
 
+class OwnedSockets:
+    """All sockets of one connection. An attempt that has just connected when the network loop ends hands its socket to nobody."""
+
+    def __init__(self) -> None:
+        self.proxy_url = f"{PROXY_URL}-{next(_NUMBERS)}"
+        """The value of kafka-python's option for this connection alone."""
+        self._open: list[socket.socket] = []
+        _OWNERS[self.proxy_url] = self
+
+    def add(self, made: socket.socket) -> None:
+        """One more; those that are closed are forgotten."""
+        self._open = [*(each for each in self._open if each.fileno() >= 0), made]
+
+    def close(self) -> None:
+        """Once the network loop has ended: close what it has left open."""
+        _OWNERS.pop(self.proxy_url, None)
+        for each in self._open:
+            each.close()
+
+
+_NUMBERS = itertools.count()
+_OWNERS: dict[str, OwnedSockets] = {}
+"""By proxy_url."""
+
+
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
     """Makes the sockets of one attempt to connect to a broker; closes them if it fails or is given up."""
 
     SCHEMES = (SCHEME,)
 
-    def __init__(self, proxy_url: str | None = None) -> None:  # noqa: ARG002  # kafka-python hands it over
+    def __init__(self, proxy_url: str | None = None) -> None:
         self.made: list[socket.socket] = []
+        self._owner = _OWNERS.get(proxy_url or "")
 
     def socket(self, *arguments: Any) -> socket.socket:
         """One more socket; kafka-python connects it."""
         self.made.append(socket.socket(*arguments))
+        if self._owner is not None:
+            self._owner.add(self.made[-1])
         return self.made[-1]
 
     async def connect(self, *arguments: Any, **options: Any) -> Any:

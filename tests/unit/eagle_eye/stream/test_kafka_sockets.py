@@ -16,7 +16,7 @@ from eagle_eye.clock import SystemClock  # noqa: E402
 from eagle_eye.errors import StreamError  # noqa: E402
 from eagle_eye.stream.kafka_connection import KafkaConnection  # noqa: E402
 from eagle_eye.stream.kafka_producer import OutgoingRecord, Producer  # noqa: E402
-from eagle_eye.stream.kafka_sockets import PROXY_URL, DirectSocket  # noqa: E402
+from eagle_eye.stream.kafka_sockets import PROXY_URL, DirectSocket, OwnedSockets  # noqa: E402
 
 
 @pytest.fixture
@@ -65,6 +65,17 @@ def test_the_socket_of_a_refused_attempt_is_closed_at_once(refusing: int, made: 
         loop.close()
     assert made
     assert all(each.fileno() == -1 for each in made)
+
+
+def test_a_socket_that_its_attempt_has_handed_to_nobody_is_closed_with_the_connection() -> None:
+    owned = OwnedSockets()
+    attempt = DirectSocket(owned.proxy_url)
+    other = DirectSocket(PROXY_URL).socket()
+    left, closed = attempt.socket(), attempt.socket()
+    closed.close()
+    owned.close()
+    assert (left.fileno(), other.fileno() >= 0) == (-1, True)
+    other.close()
 
 
 @pytest.mark.parametrize("attempt", [connect, append])
