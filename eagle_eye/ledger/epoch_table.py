@@ -1,7 +1,7 @@
 """Jobs as their coordinators reported them, whose they are, and the epochs that were granted to one half of a job."""
 
 import msgspec
-from sqlalchemy import func, insert, select
+from sqlalchemy import Connection, insert, select
 
 from eagle_eye.types import Demand, Layout, digest_of
 
@@ -10,14 +10,26 @@ from .records import JobOwner, JobRecord
 from .tables import epochs, job_owners, jobs
 
 
+def may_follow(layout: Layout, last: int, newest: Layout | None) -> bool:
+    """Whether a side that knows epoch `last` may get an epoch though the `newest` that is known here may be valid: it has at least half of that one's launchers.
+
+    Else both halves of a job could be granted one, under two numbers.
+    """
+    if newest is None or newest.epoch <= last:
+        return True
+    entitled = [node for node in newest.launchers if node not in newest.excluded]
+    return 2 * sum(node in layout.launchers for node in entitled) >= len(entitled)
+
+
 class EpochTable(Database):
     """The last layout of each job, and who was granted which epoch."""
 
     @patient
-    def grant_epoch(self, job: str, epoch: int, layout: Layout) -> bool:
+    def grant_epoch(self, job: str, epoch: int, layout: Layout, last: int = 0) -> bool:
         """True once for each epoch, and again only for the very same layout: two halves never both get it.
 
-        An epoch that is not above all that were granted or reported valid before is refused.
+        An epoch that is not above all that were granted or reported valid before is refused, and one that comes after `last` and would leave
+        behind those to whom a newer one was granted.
         """
         digest = digest_of(msgspec.structs.replace(layout, time=0.0))
         with self._writing() as connection:
@@ -26,9 +38,8 @@ class EpochTable(Database):
             ).scalar()
             if granted is not None:
                 return bool(granted == digest)
-            highest = connection.execute(select(func.max(epochs.c.epoch)).where(epochs.c.job == job)).scalar()
-            valid = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
-            if epoch <= max(highest or 0, valid or 0):
+            newest = _newest(connection, job)
+            if newest is not None and (epoch <= newest.epoch or not may_follow(layout, last, newest)):
                 return False
             connection.execute(insert(epochs).values(job=job, epoch=epoch, digest=digest, body=to_json(layout)))
             return True
@@ -71,3 +82,12 @@ class EpochTable(Database):
         with self._reading() as connection:
             rows = connection.execute(select(job_owners.c.job, job_owners.c.body)).all()
             return {row.job: msgspec.json.decode(row.body, type=JobOwner) for row in rows}
+
+
+def _newest(connection: Connection, job: str) -> Layout | None:
+    """Of all that were granted or reported valid."""
+    granted = connection.execute(select(epochs.c.body).where(epochs.c.job == job).order_by(epochs.c.epoch.desc()).limit(1)).scalar()
+    valid = connection.execute(select(jobs.c.body).where(jobs.c.job == job)).scalar()
+    found = [msgspec.json.decode(granted, type=Layout)] if granted is not None else []
+    found += [msgspec.json.decode(valid, type=JobRecord).layout] if valid is not None else []
+    return max(found, key=lambda layout: layout.epoch, default=None)

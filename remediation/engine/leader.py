@@ -242,9 +242,9 @@ class Leader:
             return {"granted": False, "reason": f"all workers of the last epoch are on {', '.join(training)}: {why}"}
         if not self.old_enough:
             return {"granted": False, "reason": "the leader has just begun and waits for the others to come back"}
-        granted = self._ledger.grant_epoch(layout.job, epoch, layout)
+        granted = self._ledger.grant_epoch(layout.job, epoch, layout, request.last)
         log.info("epoch %s of %s %s the %s", epoch, layout.job, "granted to" if granted else "refused to", peer)
-        return {"granted": granted, "reason": "" if granted else f"epoch {epoch} was granted to others"}
+        return {"granted": granted, "reason": "" if granted else f"epoch {epoch}, or one that others may train under, was granted to them"}
 
     def _may_train(self, job: str, missing: Sequence[str]) -> tuple[str, ...]:
         """Nodes that have all workers of the newest epoch, if all of them are missing: who asks cannot know that they have ended."""
@@ -297,6 +297,8 @@ class _GrantRequest(msgspec.Struct, frozen=True):
     layout: Layout
     epoch: Number
     missing: tuple[Name, ...]
+    last: Number = 0
+    """The last valid epoch that this side knows."""
 
 
 _Asked = TypeVar("_Asked", _JobQuestion, _NodeQuestion, _LayoutReport, _GrantRequest)

@@ -16,6 +16,7 @@ from .coordinator_state_machine import apply
 from .heal_budget import HealBudget
 from .job_declaration import JobDeclaration, JobPhase
 from .membership import Member
+from .quorum import Electorate
 from .recovery_stats import RecoveryStats
 from .worker_registry import JoinRequest, WorkerRegistry
 
@@ -44,9 +45,11 @@ class Coordinator:
 
     def joined(
         self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = (), *, held: bool = False,
-        idle: bool = False,
+        idle: bool = False, undecided: tuple[Electorate, ...] = (),
     ) -> Effects:  # fmt: skip
-        return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held, idle=idle))
+        return self.learn(
+            coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic, held=held, idle=idle, undecided=undecided)
+        )
 
     def left(self, node: str, *, silent: bool = False) -> Effects:
         return self.learn(coordinator_facts.SessionBroke(node=node, silent=silent))
@@ -55,8 +58,8 @@ class Coordinator:
         """`step`: that the workers are at; -1 if unknown."""
         return self.learn(coordinator_facts.NoProgress(step=step))
 
-    def acknowledged(self, node: str, epoch: int, abstains: str = "") -> Effects:
-        return self.learn(coordinator_facts.VoteGiven(node=node, epoch=epoch, abstains=abstains))
+    def acknowledged(self, node: str, epoch: int, abstains: str = "", undecided: tuple[Electorate, ...] = ()) -> Effects:
+        return self.learn(coordinator_facts.VoteGiven(node=node, epoch=epoch, abstains=abstains, undecided=undecided))
 
     def unprepared(self, node: str, epoch: int, reason: str) -> Effects:
         return self.learn(coordinator_facts.PrepareFailed(node=node, epoch=epoch, reason=reason))
@@ -203,7 +206,12 @@ class Coordinator:
     @property
     def missing(self) -> tuple[str, ...]:
         """Launchers of the last valid layout that have no session."""
-        return self._state.membership.missing(self._state.last)
+        return self._state.missing
+
+    @property
+    def lost_ballots(self) -> frozenset[str]:
+        """Of layouts that it has asked votes for, and that are not valid: never will be, if it gives up now."""
+        return frozenset(self._state.quorum.lost_ballots)
 
     @property
     def suspects(self) -> tuple[str, ...]:

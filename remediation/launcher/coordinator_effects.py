@@ -16,6 +16,8 @@ class Prepare(Effect, frozen=True, kw_only=True):
     layout: Layout
     ballot: str = ""
     """Of elastic workers: digest of the layout that was first asked for under this number, whoever has died since."""
+    given_up: tuple[str, ...] = ()
+    """Ballots of this coordinator that can no longer win."""
     soft: tuple[str, ...] = ()
     """Workers that finish the step that they are in; all others are fenced hard."""
 
@@ -26,6 +28,8 @@ class AskGrant(Effect, frozen=True, kw_only=True):
     layout: Layout
     """Of the epoch that is being formed."""
     missing: tuple[str, ...]
+    last: int = 0
+    """Number of the last valid epoch that is known here."""
 
 
 class Start(Effect, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from eagle_eye.types import Layout, WorkerStateReport
 
 from .failure_signature import FailureSignature, kind_of_death, missed_a_peer, signature_of_end
 from .membership import Member
+from .quorum import Electorate
 from .worker_registry import JoinRequest
 
 
@@ -33,6 +34,8 @@ class LauncherJoined(Fact, frozen=True, kw_only=True):
     """It has no worker left of an epoch that has not ended."""
     held: bool = False
     """They are fenced since it lost its coordinator: only another epoch frees them."""
+    undecided: tuple[Electorate, ...] = ()
+    """Layouts that it knows to be valid, or has voted for."""
 
 
 class SessionBroke(Fact, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class VoteGiven(Fact, frozen=True, kw_only=True):
 
     node: str
     epoch: int
+    undecided: tuple[Electorate, ...] = ()
+    """Other layouts that it knows to be valid, or has voted for before."""
     abstains: str = ""
     """Why it is ready for the epoch and cannot vote: it cannot read its older votes, or not write this one down."""
 

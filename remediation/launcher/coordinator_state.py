@@ -11,7 +11,7 @@ from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
 from .job_declaration import LOST, EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership
-from .quorum import Quorum, VoteCount, count_votes, voters
+from .quorum import Quorum, VoteCount, voters
 
 Effects = list[Effect]
 
@@ -187,8 +187,14 @@ class CoordinatorState:
 
     @property
     def reachable(self) -> VoteCount:
-        """How many launchers of the last valid layout have a session."""
-        return count_votes(self.last, self.membership.connected)
+        """How many launchers of the last valid layout have a session; of one that may be valid without our knowledge, if fewer of those have."""
+        return self.quorum.reached(self.last, self.membership.connected)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Launchers without a session whose votes count."""
+        entitled = dict.fromkeys(node for each in self.quorum.electorates(self.last) for node in each.voters)
+        return tuple(node for node in entitled if not self.membership.is_connected(node))
 
     @property
     def may_go_on(self) -> bool:

@@ -29,6 +29,7 @@ from .coordinator_effects import (
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
 from .event_log import EventLog
 from .membership import Member, precedes
+from .quorum import Electorate
 from .worker_environment import StoreAddress
 from .worker_registry import JoinRequest
 
@@ -74,7 +75,7 @@ class EffectExecutor:
     async def yield_to(self, address: str) -> None:
         """Another coordinator lives: send those that joined us there, and give the work up."""
         own = self.coordinator.declaration.node
-        followers = [node for node, member in self.coordinator.members.items() if member.connected and node != own]
+        followers = [node for node in self.coordinator.members if node != own]  # also who was left out: it does not know
         await asyncio.gather(*(self.quietly(node, "follow", {"address": address}) for node in followers))
         await self.close()
 
@@ -106,7 +107,9 @@ class EffectExecutor:
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
         elastic = msgspec.convert(body.get("elastic", ()), tuple[JoinRequest, ...])
-        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic, held=bool(body.get("held")), idle=bool(body.get("idle"))))
+        undecided = msgspec.convert(body.get("undecided", ()), tuple[Electorate, ...])
+        held, idle = bool(body.get("held")), bool(body.get("idle"))
+        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic, held=held, idle=idle, undecided=undecided))
         return {"accepted": True, "epoch": state.last.epoch if state.last is not None and state.phase is JobPhase.RUNNING else 0}
 
     def report(self, node: str, kind: str, body: Body) -> None:
@@ -242,13 +245,13 @@ class EffectExecutor:
         if self._store is None:  # made while the old workers are still dying
             self._store = asyncio.create_task(self._new_store())
         for node in effect.nodes:
-            self.go(self._vote(node, effect.layout))
+            self.go(self._vote(node, effect))
 
     async def _new_store(self) -> StoreAddress:
         return await self._make_store()
 
-    async def _vote(self, node: str, layout: Layout) -> None:
-        await self._ask_for_vote(node, layout)
+    async def _vote(self, node: str, effect: Prepare) -> None:
+        await self._ask_for_vote(node, effect)
         await self._recall(node)
 
     async def _recall(self, node: str) -> None:
@@ -263,9 +266,10 @@ class EffectExecutor:
             wait_s = min(RECALL_LONGEST_S, 2 * wait_s)
         self._recalled.discard(node)
 
-    async def _ask_for_vote(self, node: str, layout: Layout) -> None:
+    async def _ask_for_vote(self, node: str, effect: Prepare) -> None:
+        layout = effect.layout
         try:
-            answer = await self.send(node, "prepare", {"layout": layout}, layout.epoch)
+            answer = await self.send(node, "prepare", {"layout": layout, "given_up": list(effect.given_up)}, layout.epoch)
         except (TemporaryError, Stale) as error:
             log.warning("%s does not prepare epoch %d: %s", node, layout.epoch, error)
             return  # its session's end, or the deadline, decides
@@ -325,7 +329,7 @@ class EffectExecutor:
         if self._leader is not None:
             body = {
                 "job": self.coordinator.declaration.job, "epoch": effect.layout.epoch, "layout": effect.layout,
-                "missing": list(effect.missing),
+                "missing": list(effect.missing), "last": effect.last,
             }  # fmt: skip
             try:
                 answer = await self._leader.request("grant", body, GRANT_S)

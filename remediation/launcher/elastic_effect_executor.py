@@ -17,6 +17,7 @@ from .coordinator import Coordinator
 from .coordinator_effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
 from .coordinator_facts import LateFailure, WorkerDied
 from .event_log import EventLog
+from .quorum import Electorate, electorate_of
 from .rendezvous_store import RendezvousStore
 from .stall_detector import NodeReport, StallDetector
 from .worker_environment import StoreAddress
@@ -128,7 +129,10 @@ class ElasticEffectExecutor:
 
     async def _fence(self, node: str, effect: Prepare) -> None:
         epoch = effect.layout.epoch
-        arguments = {"epoch": epoch, "ballot": effect.ballot, "soft": list(effect.soft), "workers": list(effect.layout.workers)}
+        arguments = {
+            "asked": electorate_of(effect.layout, effect.ballot), "given_up": list(effect.given_up), "soft": list(effect.soft),
+            "workers": list(effect.layout.workers),
+        }  # fmt: skip
         try:
             answer = await self._driver.send(node, "fence", arguments)
         except EagleEyeError as error:
@@ -215,7 +219,8 @@ class ElasticEffectExecutor:
 def voted(coordinator: Coordinator, node: str, epoch: int, answer: Body) -> list[Effect]:
     """What a launcher has said to the question for its vote."""
     if answer["vote"] or answer.get("abstains"):
-        return coordinator.acknowledged(node, epoch, str(answer.get("abstains", "")))
+        undecided = msgspec.convert(answer.get("undecided", ()), tuple[Electorate, ...])
+        return coordinator.acknowledged(node, epoch, str(answer.get("abstains", "")), undecided)
     return coordinator.refused(epoch, int(answer["promised"]))
 
 

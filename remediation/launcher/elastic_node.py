@@ -18,6 +18,7 @@ from eagle_eye.types import Layout
 from .event_log import EventLog
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
+from .quorum import Electorate
 from .rendezvous_store import Ask, ask_patiently
 from .stall_detector import InactivityTimer, WorkerSample
 from .vote_log import VoteLog, check_vote, vote
@@ -104,15 +105,16 @@ class ElasticNode:
 
     async def _fence(self, arguments: Body) -> Body:
         """The fence goes out first; the vote is on disk before it is sent; what the workers hold follows as a report."""
-        epoch, ballot, record = int(arguments["epoch"]), str(arguments["ballot"]), self._votes.record
-        if epoch < record.promised or (epoch == record.promised and ballot != record.ballot):
+        ballot, record = msgspec.convert(arguments["asked"], Electorate), self._votes.record
+        epoch = ballot.epoch
+        if epoch < record.promised or (epoch == record.promised and ballot.ballot != record.ballot):
             return {"vote": False, "promised": record.promised}
         wanted = {worker.name for worker in self.living} & set(arguments["workers"])  # nobody waits for one that is excluded
         asked = wanted & set(self.sessions.present)
         soft = asked & set(arguments.get("soft", ()))
         self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft), wanted - asked))
         self._disown(epoch, arguments["workers"])
-        return await vote(self._votes, epoch, ballot)
+        return await vote(self._votes, ballot, arguments.get("given_up", ()))
 
     def _disown(self, epoch: int, names: Iterable[str]) -> None:
         """The coordinator counts on workers whose end we have ordered, which no event tells: it would wait for them for ever."""

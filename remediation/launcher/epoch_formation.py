@@ -34,7 +34,6 @@ from .coordinator_facts import (
 from .coordinator_state import CoordinatorState, Effects
 from .job_declaration import DEATH, LOST, EpochRequest, JobPhase
 from .membership import Member, rank_order, rank_placements
-from .quorum import voters
 
 ISOLATED = "too few launchers of the job can be reached to begin another epoch"
 
@@ -79,7 +78,7 @@ def isolate(state: CoordinatorState, *, trains: bool = False) -> Effects:
         return []
     state.isolated, state.held_back = True, not trains
     state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
-    missing = ", ".join(state.membership.missing(state.last))
+    missing = ", ".join(state.missing)
     so = "the job trains on, and could not heal itself" if trains else "workers are left as they are"
     message = f"{missing} cannot be reached and {state.reachable.votes} of {state.reachable.total} launchers are too few to go on without: {so}"
     return [state.job_event("coordinator.isolated", message, trains=trains)]
@@ -200,12 +199,13 @@ def _form(state: CoordinatorState, members: list[Member], placements: tuple[Rank
 def ask_leader(state: CoordinatorState, layout: Layout) -> Effects:
     """For a grant, before the votes are asked for."""
     state.quorum.leader_asked = True
-    return [AskGrant(layout=layout, missing=state.membership.missing(state.last))]
+    return [AskGrant(layout=layout, missing=state.missing, last=state.last.epoch if state.last is not None else 0)]
 
 
 def prepare(state: CoordinatorState, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
     """Ask these launchers for their votes."""
-    return Prepare(nodes=nodes, layout=layout, ballot=state.quorum.ballot, soft=state.serving if state.request.soft and layout.in_place else ())
+    soft = state.serving if state.request.soft and layout.in_place else ()
+    return Prepare(nodes=nodes, layout=layout, ballot=state.quorum.ballot, given_up=tuple(sorted(state.quorum.given_up)), soft=soft)
 
 
 def _layout(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Layout:
@@ -227,7 +227,8 @@ def amend(state: CoordinatorState) -> Effects:
     newcomers = any(placement.worker not in asked for placement in placements)  # nobody has asked them what they hold
     if not placements or newcomers or state.elastic.too_few(len(members), len(placements)):
         return begin(state, state.request)
-    state.forming = _layout(state, members, placements)
+    layout = _layout(state, members, placements)
+    state.forming = replace(layout, launchers=state.forming.launchers) if state.forming is not None else layout  # as it was voted for
     return validate_if_agreed(state)
 
 
@@ -262,11 +263,12 @@ def validate_if_agreed(state: CoordinatorState) -> Effects:
     count = state.quorum.count(state.last)
     if count.majority or (count.grantable and state.quorum.granted):
         return validate(state, layout)
-    silent = [node for node in voters(state.last or layout) if node not in state.quorum.acknowledged]
+    entitled = dict.fromkeys(node for each in state.quorum.electorates(state.last) for node in each.voters)
+    silent = [node for node in entitled if node not in state.quorum.acknowledged]
     if any(state.membership.is_connected(node) for node in silent) or not count.grantable or state.quorum.leader_asked or state.last is None:
         return []
     state.quorum.leader_asked = True
-    return [AskGrant(layout=layout, missing=tuple(silent))]
+    return [AskGrant(layout=layout, missing=tuple(silent), last=state.last.epoch)]
 
 
 def validate(state: CoordinatorState, layout: Layout) -> Effects:
@@ -292,6 +294,7 @@ def _run(state: CoordinatorState, layout: Layout) -> None:
     state.led, state.isolated, state.unbroken = True, False, True
     state.death, state.restarted, state.held_back = None, False, False
     state.last = layout
+    state.quorum.decide(layout.epoch)
     state.swap = ()
     state.finished = set()
     state.restarts.runs()
@@ -385,7 +388,7 @@ def no_majority_while_forming(state: CoordinatorState, fact: MajorityTimeout) ->
     state.led = False  # others may go on: look for them
     effects = isolate(state)
     if count.grantable and not state.quorum.leader_answered and state.clock.monotonic() >= state.give_up_at:
-        missing = ", ".join(state.membership.missing(state.last))
+        missing = ", ".join(state.missing)
         return state.fail(
             f"half of the launchers ({missing}) cannot be reached, and no server was there to say which half goes on: "
             "start the job again, with a server (--server) if one half is to go on by itself"

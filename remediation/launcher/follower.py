@@ -116,7 +116,7 @@ class Follower:
         self._witness = witness
         self._coordinator_of = coordinator_of
         self._present = present
-        self._rejoining: asyncio.Task[Body] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
         self._clock = clock
         self._client: Client | None = None
         self._changed = asyncio.Event()
@@ -212,7 +212,7 @@ class Follower:
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc, "gpus": self._settings.gpus,
             "incarnation": self._peer.incarnation, "promised": record.promised, "last": None if record.over else record.last,
-            "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle,
+            "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle, "undecided": self._votes.undecided,
         }  # fmt: skip
         self.reports.forget("entered", "held", "abandoned")
         try:
@@ -248,9 +248,16 @@ class Follower:
         self._changed.set()
 
     def join_again(self) -> None:
-        """The coordinator has left us out for processes that did not end: they have."""
+        """The coordinator has left us out for processes that did not end: they have. Or what we told when we joined is not so any more."""
         if self._client is not None and self.address:
-            self._rejoining = asyncio.create_task(self._ask_in(self._client, self._settings.lease_s))
+            self._rejoining = asyncio.create_task(self._join_again(self._client))
+
+    async def _join_again(self, client: Client) -> None:
+        """Whoever has coordinated may not do so any more, and names who does."""
+        answer = await self._ask_in(client, self._settings.lease_s)
+        named = str(answer.get("coordinator") or "")
+        if client is self._client and not answer.get("accepted") and named and named != self._peer.address:
+            self._move(named)
 
     # --- losing --------------------------------------------------------------------------------------------------
 

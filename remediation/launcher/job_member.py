@@ -26,6 +26,7 @@ from .job_declaration import DEATH
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
+from .quorum import electorate_of
 from .redaction import last_lines, redact
 from .vote_log import VoteLog, check_vote, vote
 from .worker_dump import dump_workers
@@ -171,10 +172,11 @@ class JobMember:
     async def _prepare(self, arguments: dict[str, Any]) -> Body:
         """The acknowledgement is a vote: given once per epoch, on disk before it is sent."""
         layout = msgspec.convert(arguments["layout"], Layout)
-        if not self._votes.may_start(layout.epoch, digest_of(layout)):  # no worker ends for an epoch that is over
+        asked = electorate_of(layout)
+        if not self._votes.may_start(asked.epoch, asked.ballot):  # no worker ends for an epoch that is over
             return {"vote": False, "promised": self._votes.record.promised}
         stopping = asyncio.create_task(self.stop_workers(after_death=layout.reason == DEATH))
-        answer = await vote(self._votes, layout.epoch, digest_of(layout))
+        answer = await vote(self._votes, asked, arguments.get("given_up", ()))
         try:
             await stopping
         except ControlError:

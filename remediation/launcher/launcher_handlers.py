@@ -29,7 +29,6 @@ from .epoch_formation import (
     prepare,
     replace_workers,
     resume,
-    validate,
     validate_if_agreed,
 )
 from .job_declaration import LOST, EpochRequest, JobPhase
@@ -48,6 +47,7 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
     if state.last is not None and fact.member.node in state.last.nodes:
         state.unbroken = state.unbroken and same and _as_it_was(state, fact)
         state.restarted = state.restarted or not same
+    state.quorum.hear(fact.member.node, fact.undecided)
     reunited = _reunited(state)
     state.quorum.learn(fact.promised)
     state.elastic.registry.returned(fact.member.node, fact.elastic if _can_use_workers(state, fact.last) and not evicted else ())
@@ -293,6 +293,7 @@ def count_vote(state: CoordinatorState, fact: VoteGiven) -> Effects:
     """FORMING: the epoch may be valid now."""
     if not state.is_forming(fact.epoch):
         return []
+    state.quorum.hear(fact.node, fact.undecided)
     state.quorum.prepared.add(fact.node)
     if not fact.abstains:
         state.quorum.acknowledged.add(fact.node)
@@ -341,7 +342,8 @@ def count_grant(state: CoordinatorState, fact: GrantAnswer) -> Effects:
         state.timers.arm(state.declaration.prepare_s)
         return [prepare(state, state.forming, state.membership.connected)]
     if fact.granted:
-        return validate(state, state.forming)
+        state.quorum.granted = True
+        return validate_if_agreed(state)
     state.quorum.leader_asked = False
     state.timers.arm(state.declaration.grant_s)
     return []

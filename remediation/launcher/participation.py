@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
@@ -190,7 +192,8 @@ class Participation:
         settings = self._settings
         leading.join(
             {"node": settings.node, "address": self.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
-             "promised": self._votes.record.promised, "last": None, "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle}
+             "promised": self._votes.record.promised, "last": None, "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle,
+             "undecided": msgspec.to_builtins(self._votes.undecided)}
         )  # fmt: skip
 
     async def _while_candidate(self, following: Follower) -> str:
@@ -210,7 +213,10 @@ class Participation:
             find = self._gone_on if leading.coordinator.isolated else self._joined
             if address := await find(following, last, leading):
                 self._executor = None
+                lost = leading.coordinator.lost_ballots
                 await leading.yield_to(address)
+                self._votes.forget(lost)
+                following.join_again()
                 return address
         return ""
 
@@ -353,6 +359,11 @@ class Participation:
         if self._follower is not None:
             return await self._follower.ask_store(question)
         raise TemporaryError("there is no coordinator")
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """That this launcher is, if it leads."""
+        return self._executor.coordinator if self._executor is not None else None
 
     @property
     def address(self) -> str:

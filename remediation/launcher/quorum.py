@@ -1,10 +1,10 @@
 """The quorum: who may vote for an epoch, who has, and whether that is enough."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
-from eagle_eye.types import Layout
+from eagle_eye.types import Layout, digest_of
 
 
 class VoteCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +30,36 @@ def voters(layout: Layout) -> tuple[str, ...]:
     return tuple(node for node in layout.launchers if node not in layout.excluded)
 
 
+class Electorate(msgspec.Struct, frozen=True, kw_only=True):
+    """The launchers of a layout: once it is valid, more than half of them have to vote for the next one."""
+
+    epoch: int
+    ballot: str
+    """Digest of the layout that was voted for."""
+    voters: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """That have workers in it."""
+
+    def count(self, acknowledged: Collection[str]) -> VoteCount:
+        if not self.voters:
+            return VoteCount(votes=1, total=1)
+        trained = not self.nodes or any(node in acknowledged for node in self.nodes)
+        return VoteCount(votes=sum(node in acknowledged for node in self.voters), total=len(self.voters), trained=trained)
+
+
+def electorate_of(layout: Layout, ballot: str = "") -> Electorate:
+    """`ballot`: that was voted for, if it is not the layout's own digest."""
+    return Electorate(epoch=layout.epoch, ballot=ballot or digest_of(layout), voters=voters(layout), nodes=layout.nodes)
+
+
 def count_votes(last: Layout | None, acknowledged: Collection[str]) -> VoteCount:
     """Count the votes; before the first layout nobody has to be asked."""
-    entitled = voters(last) if last is not None else ()
-    if not entitled:
-        return VoteCount(votes=1, total=1)
-    trained = last is None or not last.nodes or any(node in acknowledged for node in last.nodes)
-    return VoteCount(votes=sum(node in acknowledged for node in entitled), total=len(entitled), trained=trained)
+    return electorate_of(last).count(acknowledged) if last is not None else VoteCount(votes=1, total=1)
+
+
+def weakest(counts: Iterable[VoteCount]) -> VoteCount:
+    """Of several electorates that must all agree: the one that is furthest from it."""
+    return min(counts, key=lambda count: (count.majority, count.grantable), default=VoteCount(votes=1, total=1))
 
 
 class Quorum:
@@ -54,6 +77,12 @@ class Quorum:
         """Launcher → why it could not vote, the last time that it was told."""
         self.ballot = ""
         """Digest of the layout that the launchers were first asked for."""
+        self.open = False
+        """That layout is neither valid nor given up."""
+        self.given_up: set[str] = set()
+        """Ballots of this coordinator since the last valid epoch that will never be valid."""
+        self.undecided: dict[str, tuple[Electorate, ...]] = {}
+        """Launcher → layouts that it has voted for, or knows to be valid, as it told last: those that we do not know may be valid, and others go on from them."""
         self.ungranted = False
         """Half of the launchers may not even ask one another before the leader has agreed: no worker is ended before."""
         self.granted = False
@@ -65,6 +94,9 @@ class Quorum:
 
     def open_vote(self, epoch: int) -> int:
         """Begin to count anew. Returns the number of the new epoch: above `epoch` and above every vote that is known."""
+        if self.open:
+            self.given_up.add(self.ballot)
+        self.open = True
         self.promised = max(epoch, self.promised) + 1
         self.acknowledged, self.prepared = set(), set()
         self.leader_asked = self.ungranted = self.granted = False
@@ -74,10 +106,40 @@ class Quorum:
         """A launcher has voted for this epoch."""
         self.promised = max(self.promised, promised)
 
+    def hear(self, node: str, electorates: Iterable[Electorate]) -> None:
+        """A launcher has voted for these, or knows them to be valid, and for no others that may still be."""
+        self.undecided[node] = tuple(electorates)
+
+    @property
+    def lost_ballots(self) -> set[str]:
+        """Of this coordinator: none of them will ever be valid, if it gives up now."""
+        return self.given_up | ({self.ballot} if self.open else set())
+
+    def decide(self, epoch: int) -> None:
+        """An epoch is valid: whatever was voted for before it is not, and never will be."""
+        self.open = False
+        self.given_up.clear()
+        self.undecided = {node: tuple(each for each in told if each.epoch > epoch) for node, told in self.undecided.items()}
+
+    def electorates(self, last: Layout | None) -> list[Electorate]:
+        """All that have to agree to the next epoch: the last valid layout's, and those of layouts that may be valid without our knowledge.
+
+        Each valid epoch thus has votes of every one before it: two sides never begin one of the same number.
+        """
+        base = [electorate_of(last, ballot="valid")] if last is not None else []
+        known, own = last.epoch if last is not None else 0, {self.ballot, *self.given_up}
+        told = {each.ballot: each for electorates in self.undecided.values() for each in electorates}
+        return base + [each for ballot, each in told.items() if each.epoch > known and ballot not in own]
+
+    def reached(self, last: Layout | None, connected: Collection[str]) -> VoteCount:
+        """What the votes of these launchers would come to."""
+        return weakest(each.count(connected) for each in self.electorates(last))
+
     def count(self, last: Layout | None) -> VoteCount:
         """The votes so far. Where everybody is ready no vote is missed: nobody is left to whom another one could have been given."""
-        everybody = last is not None and self.prepared.issuperset(voters(last))
-        return count_votes(last, self.prepared if everybody else self.acknowledged)
+        return weakest(
+            each.count(self.prepared if self.prepared.issuperset(each.voters) else self.acknowledged) for each in self.electorates(last)
+        )
 
     def agreed(self, layout: Layout) -> bool:
         """Every node of the layout is ready for it."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,8 @@ from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.command_fence import write_whole
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Layout
+
+from .quorum import Electorate, electorate_of
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ class VoteRecord(msgspec.Struct, kw_only=True):
     """Digest of the layout that it has voted for under that number."""
     last: Layout | None = None
     """The last valid layout that it knows."""
+    undecided: tuple[Electorate, ...] = ()
+    """Layouts that it has voted for since, that may be valid without its knowledge."""
     over: bool = False
     """The run ended properly; a new start of the same name begins anew, above the old epochs."""
 
@@ -48,9 +53,18 @@ class VoteLog:
                 self.record = VoteRecord(promised=epoch + LEAP)
             return bool(self.unreadable) and epoch <= self.record.promised
 
-    def promise(self, epoch: int, ballot: str) -> bool:
+    @property
+    def undecided(self) -> tuple[Electorate, ...]:
+        """What a coordinator has to know of: the last valid layout, and what was voted for since."""
+        record = self.record
+        if record.over:
+            return ()
+        return (*((electorate_of(record.last),) if record.last is not None else ()), *record.undecided)
+
+    def promise(self, epoch: int, ballot: str, asked: Electorate | None = None, given_up: Collection[str] = ()) -> bool:
         """Vote for a layout under a number; False if another layout, or a higher number, has our vote. The same vote may be given again.
 
+        `asked`: who would have to vote after it. `given_up`: ballots that can no longer win, as their coordinator says.
         Raises ControlError where it cannot be written down, or where older votes cannot be read: then it is not given.
         """
         with self._lock:
@@ -60,8 +74,25 @@ class VoteLog:
             if epoch < record.promised or (epoch == record.promised and ballot != record.ballot):
                 return False
             if epoch > record.promised:
-                self._write(msgspec.structs.replace(record, promised=epoch, ballot=ballot))
+                kept = tuple(each for each in record.undecided if each.ballot not in given_up)
+                undecided = (*kept, asked) if asked is not None else kept
+                self._write(msgspec.structs.replace(record, promised=epoch, ballot=ballot, undecided=undecided))
             return True
+
+    def forget(self, lost: Collection[str]) -> None:
+        """These ballots will never be valid: this launcher coordinated them, and has given up."""
+        with self._lock:
+            kept = tuple(each for each in self.record.undecided if each.ballot not in lost)
+            if kept != self.record.undecided:
+                self._keep_undecided(kept)
+
+    def _keep_undecided(self, kept: tuple[Electorate, ...]) -> None:
+        record = msgspec.structs.replace(self.record, undecided=kept)
+        try:
+            self._write(record)
+        except ControlError as error:
+            self.record = record
+            log.warning("%s; what was given up is written down with the next vote", error)
 
     def may_start(self, epoch: int, ballot: str) -> bool:
         """Whether a valid layout is none that our vote was given against."""
@@ -75,13 +106,14 @@ class VoteLog:
             if record.last is not None and layout.epoch < record.last.epoch and not record.over:
                 return  # a newer one was written meanwhile
             ballot = record.ballot if record.promised >= layout.epoch else ""
-            known = VoteRecord(promised=max(record.promised, layout.epoch), ballot=ballot, last=layout)
+            undecided = tuple(each for each in record.undecided if each.epoch > layout.epoch and not record.over)
+            known = VoteRecord(promised=max(record.promised, layout.epoch), ballot=ballot, last=layout, undecided=undecided)
             self._keep(known)
 
     def end(self) -> None:
         """The run is over."""
         with self._lock:
-            self._keep(msgspec.structs.replace(self.record, over=True))
+            self._keep(msgspec.structs.replace(self.record, over=True, undecided=()))
 
     def _keep(self, record: VoteRecord) -> None:
         try:
@@ -106,16 +138,21 @@ class VoteLog:
             return VoteRecord()
 
 
-async def vote(votes: VoteLog, epoch: int, ballot: str) -> Body:
-    """The answer to a coordinator that asks for a vote: given, refused because of the vote `promised`, or withheld for a reason."""
-    if votes.leaps(epoch):
+async def vote(votes: VoteLog, asked: Electorate, given_up: Collection[str] = ()) -> Body:
+    """The answer to a coordinator that asks for a vote: given, refused because of the vote `promised`, or withheld for a reason.
+
+    With it goes what else may be valid: the coordinator needs the votes of those launchers, too.
+    """
+    if votes.leaps(asked.epoch):
         return {"vote": False, "promised": votes.record.promised}
     promised = votes.record.promised
+    others = [msgspec.to_builtins(each) for each in votes.undecided if each.ballot not in {asked.ballot, *given_up}]
+    answer: Body = {"promised": promised, "undecided": others}
     try:
-        return {"vote": await asyncio.to_thread(votes.promise, epoch, ballot), "promised": promised}
+        return answer | {"vote": await asyncio.to_thread(votes.promise, asked.epoch, asked.ballot, asked, given_up)}
     except ControlError as error:
-        log.warning("this launcher does not vote on epoch %d: %s", epoch, error)
-        return {"vote": False, "promised": promised, "abstains": str(error)}
+        log.warning("this launcher does not vote on epoch %d: %s", asked.epoch, error)
+        return answer | {"vote": False, "abstains": str(error)}
 
 
 def check_vote(votes: VoteLog, layout: Layout, ballot: str) -> None:

@@ -208,7 +208,14 @@ def test_a_grant_is_given_again_to_the_same_layout_only(ledger: Ledger) -> None:
 def test_an_epoch_that_is_already_valid_is_not_granted(ledger: Ledger) -> None:
     ledger.save_job(JOB, a_layout(5), "127.0.0.1:7001", "restart:3", 3)
     assert not ledger.grant_epoch(JOB, 5, a_layout(5, "node-b"))
-    assert ledger.grant_epoch(JOB, 6, a_layout(6, "node-b"))
+    assert not ledger.grant_epoch(JOB, 6, a_layout(6, "node-b")), "it would leave node-a behind, which has gone on"
+    assert ledger.grant_epoch(JOB, 6, a_layout(6, "node-b"), 5), "it has been part of that epoch"
+
+
+def test_the_other_half_gets_no_epoch_under_a_higher_number(ledger: Ledger, reopened: Ledger) -> None:
+    assert ledger.grant_epoch(JOB, 2, a_layout(2), 1)
+    assert not reopened.grant_epoch(JOB, 3, a_layout(3, "node-b"), 1)
+    assert reopened.grant_epoch(JOB, 4, a_layout(4), 1), "the half that has it may try again"
 
 
 def test_a_job_is_remembered_by_its_highest_epoch(ledger: Ledger) -> None:

@@ -6,8 +6,10 @@ from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+from eagle_eye.ledger import epoch_table
 from remediation.launcher import epoch_formation, launcher_handlers
 from remediation.launcher.effect_executor import EffectExecutor
+from remediation.launcher.job_member import JobMember
 from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
 from remediation.launcher.quorum import Quorum, VoteCount
 from remediation.launcher.vote_log import VoteLog
@@ -19,7 +21,7 @@ async def _silence_proves(witness: LossWitness, broke_s: float, *_: object) -> P
     return Proof.ENDED if broke_s >= max(RETURN_S, witness._lease_s) else Proof.NONE
 
 
-def _any_layout(votes: VoteLog, epoch: int, ballot: str) -> bool:
+def _any_layout(votes: VoteLog, epoch: int, ballot: str, *_: object) -> bool:
     if epoch < votes.record.promised:
         return False
     votes._write(type(votes.record)(promised=epoch, ballot=ballot, last=votes.record.last))
@@ -44,6 +46,7 @@ BUGS: Mapping[str, Patch] = MappingProxyType({
     "number": lambda stack: (
         stack.enter_context(mock.patch.object(VoteLog, "promise", _any_layout)),
         stack.enter_context(mock.patch.object(VoteLog, "may_start", return_value=True)),
+        stack.enter_context(mock.patch.object(VoteLog, "undecided", ())),
         stack.enter_context(mock.patch.object(Quorum, "learn", return_value=None)),
     ),
     "cut off": lambda stack: (
@@ -51,11 +54,16 @@ BUGS: Mapping[str, Patch] = MappingProxyType({
         stack.enter_context(mock.patch.object(epoch_formation, "isolate", return_value=[])),
     ),
     "spares": lambda stack: stack.enter_context(mock.patch.object(VoteCount, "majority", property(lambda count: 2 * count.votes > count.total))),
-    "left behind": lambda stack: stack.enter_context(mock.patch.object(EffectExecutor, "_recall", _never)),
+    "left behind": lambda stack: stack.enter_context(mock.patch.object(JobMember, "coordinator_lost", JobMember.abandon)),
+    "late": lambda stack: stack.enter_context(mock.patch.object(EffectExecutor, "_recall", _never)),
+    "both halves": lambda stack: stack.enter_context(mock.patch.object(epoch_table, "may_follow", return_value=True)),
+    "undecided": lambda stack: stack.enter_context(mock.patch.object(VoteLog, "undecided", ())),
 })  # fmt: skip
-"""silence: a session that broke proves a loss. unreadable: votes that cannot be read count as none. number: a vote names no layout, and nobody says which one it has given. cut off: a
-coordinator without a majority never notices. spares: launchers without workers outvote the one that trains. left behind: a launcher that
-answered too late is never asked to join again."""
+"""silence: a session that broke proves a loss. unreadable: votes that cannot be read count as none. number: a vote names no layout, and nobody says which
+one it has given. cut off: a coordinator without a majority never notices, and looks for nobody. spares: launchers without workers outvote the
+one that trains. left behind: who has lost the coordinator ends its workers, whether or not anybody can succeed. late: a launcher that answered
+too late is never asked to join again. undecided: what was voted for, and may be valid without our knowledge, is not told with a vote.
+both halves: the server grants an epoch to each half of a job, under two numbers."""
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """One node: its launcher's real code, its disk, and workers that train only while all of their epoch can."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,19 @@ class Disk:
 class DiskVotes(VoteLog):
     """Votes on a disk that may be full."""
 
-    def __init__(self, disk: Disk, run: str, node: str) -> None:
+    def __init__(self, disk: Disk, run: str, node: str, voted: Callable[[int], None]) -> None:
+        """`voted`: called with the number of each vote that is on disk."""
         self._disk = disk
+        self._voted = voted
         super().__init__(disk.home, run, node)
 
     def _write(self, record: VoteRecord) -> None:
         if self._disk.full:
             raise ControlError(f"cannot write {self.path}: No space left on device; free space")
+        before = self.record.promised
         super()._write(record)
+        if record.promised > before:
+            self._voted(record.promised)
 
 
 class SimulatedWorkers:
@@ -187,6 +193,7 @@ class Node(Process):
         self.ended = ""
         """Why it ended by itself."""
         self.workers: SimulatedWorkers | None = None
+        self.votes: DiskVotes | None = None
         self._home = home
         self._incarnation = incarnation
         self.spawn(self._live())
@@ -198,7 +205,7 @@ class Node(Process):
             state_dir=self.disk.home, run_dir=self._home, address=f"{self.name}:7000", rendezvous="n0:7000", leader="server:7467" if world.schedule.server else "",
             heal="restart:1000", lease_s=LEASE_S, join_timeout_s=3.0, stall=StallConfig(standing_s=STANDING_S), console=False,
         )  # fmt: skip
-        votes = DiskVotes(self.disk, settings.run, self.name)
+        votes = self.votes = DiskVotes(self.disk, settings.run, self.name, partial(world.voted, self.name))
         log = EventLog(settings.job, self.name, self._incarnation, self.time, lambda *_: None)
         workers = self.workers = SimulatedWorkers(self)
         witness = LossWitness(
@@ -207,7 +214,7 @@ class Node(Process):
             lambda address: world.refused(self.name, address),
         )  # fmt: skip
         network = SimulatedNetwork(self.time, world.links, self, world.servers, LEASE_S)
-        part = Participation(
+        part = self.part = Participation(
             settings, network, votes, log, HealBudget(parse_heal(settings.heal), self.time), witness, self.time, incarnation=self._incarnation,
             make_store=self._store, roll_back=lambda _: None, check_way_back=lambda _: None,
         )  # fmt: skip

@@ -11,8 +11,8 @@ OWN_KINDS = ("cut", "one way", "loss", "delay", "pause", "server crash", "server
 """Only Eagle Eye's own channels and processes are hurt: training must not notice."""
 JOB_KINDS = ("split", "machine", "worker", "launcher crash", "torn votes", "node pause", "kernel")
 """The job itself is hurt."""
-SPLITTING = 7
-"""Seeds that end in this digit are aimed at what rarely comes by chance: one job in two parts that both could go on."""
+AIMED = 7
+"""Seeds that end in this digit are aimed at what rarely comes by chance: `_AIMS`, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,19 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Ambush:
+    """Faults that wait for a moment which no drawn time hits: a launcher has written down its vote for an epoch."""
+
+    node: str
+    epoch: int
+    faults: tuple[Fault, ...]
+    """They begin so long after the vote."""
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"when {self.node} has voted for epoch {self.epoch}:", *(f"+{fault}" for fault in self.faults)])
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """One job and its faults."""
 
@@ -42,6 +55,7 @@ class Schedule:
     faults: tuple[Fault, ...]
     pauses: tuple[tuple[float, float], ...]
     """(begin, seconds) in which rank 0 evaluates and all others wait for it."""
+    ambushes: tuple[Ambush, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -50,19 +64,19 @@ class Schedule:
     @property
     def harmless(self) -> bool:
         """No fault of it hurts training."""
-        return all(fault.kind in OWN_KINDS for fault in self.faults)
+        return all(fault.kind in OWN_KINDS for fault in self.faults) and not self.ambushes
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {len(self.slots)} launchers, {self.min_nodes} to {self.max_nodes} nodes train, {'a' if self.server else 'no'} server"
         pauses = [f"{begin:6.2f} s, {seconds:5.2f} s long: rank 0 evaluates" for begin, seconds in self.pauses]
-        return "\n  ".join([head, *map(str, sorted(self.faults, key=lambda fault: fault.begin)), *pauses])
+        return "\n  ".join([head, *map(str, sorted(self.faults, key=lambda fault: fault.begin)), *pauses, *map(str, self.ambushes)])
 
 
 def drawn(seed: int) -> Schedule:
     """The schedule of a seed; a third of them hurt only Eagle Eye itself."""
     chance = random.Random(seed)
-    if seed % 10 == SPLITTING:
-        return _outvoted(seed, chance) if seed // 10 % 2 else _splitting(seed, chance)
+    if seed % 10 == AIMED:
+        return _AIMS[seed // 10 % len(_AIMS)](seed, chance)
     count = chance.choice((1, 2, 2, 3, 3, 3, 4, 5))
     most = count if chance.random() < 0.7 else chance.randint(1, count)
     nodes = tuple(f"n{number}" for number in range(count))
@@ -113,6 +127,62 @@ def _outvoted(seed: int, chance: random.Random) -> Schedule:
     return Schedule(seed=seed, slots=(1, 1, 1), min_nodes=1, max_nodes=1, server=True, faults=faults, pauses=())
 
 
+def _both_sides(seed: int, chance: random.Random) -> Schedule:
+    """n1 forms an epoch without n0, n2 votes for it, and never hears that it is valid: n0 asks n2 for one after the same last epoch.
+
+    n1 can go on alone: by the server's grant, or with n3 where there are five.
+    """
+    count = chance.choice((3, 3, 5))
+    first, rest = chance.uniform(8.0, 14.0), TROUBLE_S - 2.0
+    server = chance.random() < 0.5
+    n0, n1 = (("n0", "n4"), ("n1", "n3")) if count == 5 else (("n0",), ("n1",))
+    parted = (*n1, "server") if chance.random() < 0.7 else n1
+    ambush = Ambush("n2", 2, (Fault("one way", 0.0, rest, ("n1", "n2")), Fault("parted", chance.uniform(0.2, 1.5), rest, parted)))
+    return Schedule(
+        seed=seed, slots=(1,) * count, min_nodes=1, max_nodes=count, server=server, faults=(Fault("split", first, rest - first, n0),), pauses=(),
+        ambushes=(ambush,),
+    )  # fmt: skip
+
+
+def _gone_on(seed: int, chance: random.Random) -> Schedule:
+    """Three of five go on; then one of them is left alone, and finds those that know of the first epoch only, and the server."""
+    first, rest = chance.uniform(8.0, 12.0), TROUBLE_S - 2.0
+    alone = chance.uniform(0.5, 3.0)
+    ambush = Ambush("n3", 2, (Fault("split", alone, rest, ("n3",)), Fault("parted", alone + chance.uniform(4.0, 8.0), rest, ("n1", "n2"))))
+    return Schedule(
+        seed=seed, slots=(1,) * 5, min_nodes=1, max_nodes=5, server=True, faults=(Fault("split", first, rest - first, ("n0", "n4", "server")),), pauses=(),
+        ambushes=(ambush,),
+    )  # fmt: skip
+
+
+def _no_successor(seed: int, chance: random.Random) -> Schedule:
+    """The coordinator is lost, and then, or with it, whoever is next: the rest goes on if it is a majority, and else touches no worker."""
+    count = chance.choice((3, 4, 5))
+    first = chance.uniform(8.0, 12.0)
+    kind = chance.choice(("launcher crash", "machine", "split"))
+    return Schedule(
+        seed=seed, slots=(1,) * count, min_nodes=1, max_nodes=count, server=False,
+        faults=(Fault(kind, first, 26.0, ("n0", "n1")),) if chance.random() < 0.5 else (
+            Fault(kind, first, 26.0, ("n0",)), Fault("launcher crash", first + chance.uniform(0.5, 6.0), 20.0, ("n1",)),
+        ), pauses=(),
+    )  # fmt: skip
+
+
+def _two_halves(seed: int, chance: random.Random) -> Schedule:
+    """The server lets one half go on, hears nothing of it any more, and is asked by the other half."""
+    first, rest = chance.uniform(8.0, 12.0), TROUBLE_S - 2.0
+    ambush = Ambush("n0", 2, (
+        Fault("parted", 0.0, rest, ("n2", "n3", "server")), Fault("launcher crash", chance.uniform(3.0, 9.0), 2.0, (chance.choice(("n2", "n3")),)),
+    ))  # fmt: skip
+    return Schedule(
+        seed=seed, slots=(1,) * 4, min_nodes=1, max_nodes=4, server=True, faults=(Fault("split", first, rest - first, ("n2", "n3")),), pauses=(),
+        ambushes=(ambush,),
+    )  # fmt: skip
+
+
+_AIMS = (_splitting, _outvoted, _both_sides, _no_successor, _gone_on, _two_halves)
+
+
 def family(fault: Fault) -> str:
     """Faults of one family end together: what is cut by two of them is whole only when both are over."""
-    return "cut" if fault.kind in ("cut", "split", "one way") else fault.kind
+    return "cut" if fault.kind in ("cut", "split", "one way", "parted") else fault.kind

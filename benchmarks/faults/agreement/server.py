@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from eagle_eye.ledger import epoch_table
 from eagle_eye.ledger.records import JobOwner, JobRecord
 from eagle_eye.types import Layout, digest_of
 from remediation.engine.leader import Leader
@@ -19,7 +20,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self._jobs: dict[str, JobRecord] = {}
         self._owners: dict[str, JobOwner] = {}
-        self._granted: dict[tuple[str, int], str] = {}
+        self._granted: dict[tuple[str, int], Layout] = {}
 
     def jobs(self) -> dict[str, JobRecord]:
         return dict(self._jobs)
@@ -33,16 +34,15 @@ class MemoryLedger:
         )  # fmt: skip
         return True
 
-    def grant_epoch(self, job: str, epoch: int, layout: Layout) -> bool:
-        digest = digest_of(msgspec.structs.replace(layout, time=0.0))
+    def grant_epoch(self, job: str, epoch: int, layout: Layout, last: int = 0) -> bool:
         granted = self._granted.get((job, epoch))
         if granted is not None:
-            return granted == digest
-        highest = max((number for name, number in self._granted if name == job), default=0)
-        known = self._jobs.get(job)
-        if epoch <= max(highest, known.layout.epoch if known is not None else 0):
+            return _digest(granted) == _digest(layout)
+        known = [self._jobs[job].layout] if job in self._jobs else []
+        newest = max((*known, *(each for (name, _), each in self._granted.items() if name == job)), key=lambda each: each.epoch, default=None)
+        if newest is not None and (epoch <= newest.epoch or not epoch_table.may_follow(layout, last, newest)):
             return False
-        self._granted[job, epoch] = digest
+        self._granted[job, epoch] = layout
         return True
 
     def job_owners(self) -> dict[str, JobOwner]:
@@ -53,6 +53,10 @@ class MemoryLedger:
 
     def cordoned(self) -> list[Any]:
         return []
+
+
+def _digest(layout: Layout) -> str:
+    return digest_of(msgspec.structs.replace(layout, time=0.0))
 
 
 class NoOperator:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 START = 1_700_000_000.0
+LEAST_S = 1e-6
+"""Who waits for a moment that is too short for a float to tell has waited: time moves."""
 
 
 class _NoWait(selectors.SelectSelector):
@@ -40,6 +42,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now_s
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return super().call_at(max(when, self.time() + LEAST_S), callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]  # noqa: ARG002 - no thread is used
         """At once: a disk takes no time here."""

@@ -5,7 +5,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,15 +14,17 @@ from remediation.launcher.worker_process import Worker
 
 from .network import Links, SimulatedServer
 from .node import SIGKILL, Disk, Node, SimulatedWorkers
-from .schedule import CALM_S, FIRST_S, TROUBLE_S, Fault, Schedule, family
+from .schedule import CALM_S, FIRST_S, TROUBLE_S, Ambush, Fault, Schedule, family
 from .server import MemoryLedger, ServerProcess
+from .sides import Sides
 from .virtual_time import VirtualTime
 
-ONE_EPOCH, ONE_WRITER, GOES_ON, NO_HARM, NO_ERROR = INVARIANTS = (
+ONE_EPOCH, ONE_WRITER, GOES_ON, NO_HARM, NOBODY_LEFT, NO_ERROR = INVARIANTS = (
     "at most one epoch of a number is valid",
     "at most one writer of a checkpoint",
     "some side goes on if one has a majority",
     "no worker is killed while its epoch is valid",
+    "whoever was cut off takes part again",
     "nothing fails within a launcher",
 )
 
@@ -71,6 +73,10 @@ class World:
         self.violations: list[Violation] = []
         self.told: list[str] = []
         """What happened, for a replay."""
+        self.sides = Sides(self)
+        self.faults: list[Fault] = []
+        """All that were planned."""
+        self._sprung: set[Ambush] = set()
         self._home = home
         self._ledger = MemoryLedger()
         self._server: ServerProcess | None = None
@@ -92,8 +98,7 @@ class World:
         for name in self.schedule.nodes:
             self.time.call_later(self.chance.random(), partial(self._start, name))
         for fault in self.schedule.faults:
-            self.time.call_at(fault.begin, partial(self._strike, fault))
-            self.time.call_at(min(fault.begin + fault.seconds, TROUBLE_S), partial(self._heal, fault))
+            self._plan(fault)
         for begin, seconds in self.schedule.pauses:
             self.time.call_at(begin, lambda: self._pause(True))
             self.time.call_at(begin + seconds, lambda: self._pause(False))
@@ -103,10 +108,23 @@ class World:
         self.time.run(TROUBLE_S + CALM_S)
         if self.time.now_s - self._last_step_s > STALL_S and not self._over:
             self._violated(GOES_ON, f"nobody goes on: the last step was made at {self._last_step_s:.1f} s, and everything is whole since {TROUBLE_S:g} s")
+        elif not self._over:
+            self._check_whole()
         for node in self.nodes.values():
             for failure in node.loop.failures:
                 self._violated(NO_ERROR, f"a task of {node.name} failed: {failure}")
         return self.violations
+
+    def _check_whole(self) -> None:
+        """Nothing has been hurt for a long time."""
+        for text in self.sides.overtaken():
+            self._violated(ONE_WRITER, text)
+        for text in self.sides.left_behind():
+            self._violated(NOBODY_LEFT, text)
+
+    def hurt_machine(self, name: str) -> bool:
+        """It does nothing, and answers nobody."""
+        return name in self._dark or name in self._frozen
 
     @property
     def _over(self) -> bool:
@@ -133,6 +151,7 @@ class World:
         self.nodes[name] = Node(self, name, slots, self._home, self.disks[name], f"{name}-{next(self._lives)}")
         for group in self.groups.values():
             group.hurt = True  # it may be taken in
+        self.sides.changed()
 
     def _start_server(self) -> None:
         self.note("the server starts")
@@ -149,6 +168,7 @@ class World:
         self.servers.pop(f"{node.name}:7000", None)
         node.crash()
         self._hurt_groups_of(node.name)
+        self.sides.changed()
 
     def _hurt_groups_of(self, name: str) -> None:
         for group in self.groups.values():
@@ -159,6 +179,7 @@ class World:
 
     def _strike(self, fault: Fault) -> None:
         self.note(f"begins: {fault.kind} of {', '.join(fault.nodes) or 'all'}")
+        self.sides.changed()
         everybody = {*self.schedule.nodes, "server"}
         sides = [(one, other) for one in fault.nodes for other in everybody - set(fault.nodes)]
         both = {pair for one, other in sides for pair in ((one, other), (other, one))}
@@ -168,6 +189,8 @@ class World:
             case "split":
                 self.links.cut |= both
                 self.data.cut |= both
+            case "parted":
+                self.links.cut, self.data.cut = set(both), set(both)
             case "one way":
                 self.links.cut.add((fault.nodes[0], fault.nodes[1]))
             case "loss":
@@ -183,6 +206,23 @@ class World:
                 for name in fault.nodes:
                     self._strike_node(fault.kind, name)
         self._note_cut_groups()
+        self.sides.changed()
+
+    def voted(self, name: str, epoch: int) -> None:
+        """A launcher has written down a vote: it may be what an ambush waits for."""
+        self.note(f"{name} votes for epoch {epoch}")
+        for ambush in self.schedule.ambushes:
+            if ambush not in self._sprung and (ambush.node, ambush.epoch) == (name, epoch):
+                self._sprung.add(ambush)
+                for fault in ambush.faults:
+                    self._plan(replace(fault, begin=self.time.now_s + fault.begin))
+
+    def _plan(self, fault: Fault) -> None:
+        end = min(fault.begin + fault.seconds, TROUBLE_S)
+        if fault.begin < end:
+            self.faults.append(fault)
+            self.time.call_at(fault.begin, partial(self._strike, fault))
+            self.time.call_at(end, partial(self._heal, fault))
 
     def _strike_node(self, kind: str, name: str) -> None:
         node = self.nodes.get(name)
@@ -220,7 +260,7 @@ class World:
 
     def _heal(self, fault: Fault) -> None:
         self.note(f"ends: {fault.kind} of {', '.join(fault.nodes) or 'all'}")
-        if any(each is not fault and family(each) == family(fault) and self._lasts(each) for each in self.schedule.faults):
+        if any(each is not fault and family(each) == family(fault) and self._lasts(each) for each in self.faults):
             return  # all of a family end together
         match family(fault):
             case "cut":
@@ -235,6 +275,7 @@ class World:
             case _:
                 for name in fault.nodes:
                     self._heal_node(name)
+        self.sides.changed()
 
     def _lasts(self, fault: Fault) -> bool:
         return fault.begin <= self.time.now_s < fault.begin + fault.seconds
@@ -265,10 +306,12 @@ class World:
         for name in self.schedule.nodes:
             self._heal_node(name)
         self._pause(False)
+        self.sides.changed()
         self.note("everything is whole")
 
     def _pause(self, on: bool) -> None:
         self._evaluates = on
+        self.sides.changed()
 
     # --- training ----------------------------------------------------------------------------------------------------
 
@@ -299,6 +342,8 @@ class World:
         joins = len(nodes) < self.schedule.max_nodes and any(each.alive and each.name not in nodes for each in self.nodes.values())
         if not (group.hurt or newer or joins or node.ended):
             self._violated(NO_HARM, f"{node.name} ended its workers of epoch {epoch}, which nobody had hurt")
+        if not (newer or node.ended) and self.sides.alone(node.name, epoch):
+            self._violated(NO_HARM, f"{node.name} ended its workers of epoch {epoch}, though too few launchers can be reached to begin another one")
 
     def steps_of(self, worker: Worker) -> int:
         return self.groups[worker.epoch].steps
@@ -334,6 +379,7 @@ class World:
 
     def _step(self) -> None:
         self.time.call_later(STEP_S, self._step)
+        self.sides.look()
         able = [group for group in self.groups.values() if self._steps(group)]
         if self._evaluates:
             self._last_step_s = self.time.now_s
@@ -345,6 +391,11 @@ class World:
             if self._trained and max(self._trained) > epoch:
                 self._violated(ONE_WRITER, f"epoch {epoch} makes a step after one of epoch {max(self._trained)}: two groups write")
             self._trained.add(epoch)
+        if able:
+            self.sides.trains()
+        elif side := self.sides.stuck():
+            self._violated(GOES_ON, f"{', '.join(sorted(side))} are a majority, nothing has happened to them for long, and they do not train")
+            self.sides.changed()
         newest = self.groups[max(self.groups)] if self.groups else None
         quiet = self.time.now_s - max(self._last_step_s, FIRST_S)
         if self.schedule.harmless and newest is not None and not newest.hurt and quiet > STALL_S and not able:

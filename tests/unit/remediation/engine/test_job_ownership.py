@@ -128,7 +128,7 @@ def test_an_agent_reports_no_epochs_not_even_on_a_node_of_the_job(world: World) 
 
 def test_no_epoch_is_granted_to_another_node(world: World) -> None:
     world.report(certified("node-a"), 1, "node-a", "node-b")
-    body = {"epoch": 2, "layout": msgspec.to_builtins(layout_of(2, "node-x")), "missing": ["node-a"]}
+    body = {"epoch": 2, "layout": msgspec.to_builtins(layout_of(2, "node-x")), "missing": ["node-a"], "last": 1}
     with pytest.raises(AccessDenied, match="no layout of it has named node-x"):
         world.ask(certified("node-x"), "grant", body)
     assert world.ask(certified("node-b"), "grant", body)["granted"]

@@ -86,7 +86,7 @@ def test_a_worker_that_is_being_ended_is_not_counted_on_by_the_next_coordinator(
             assert len(node.registry) == 1
             made.worker.ordered_s = 0.0
             assert node.registry == []
-            answer = await node.actions["fence"]({"epoch": 4, "ballot": "b", "workers": [NAME, "r/n1/0"]})
+            answer = await node.actions["fence"]({"asked": {"epoch": 4, "ballot": "b"}, "workers": [NAME, "r/n1/0"]})
             assert answer["vote"]
             told = dict([await made.told.get(), await made.told.get()])
             assert (told["abandoned"]["worker"], told["abandoned"]["pid"]) == (NAME, os.getpid())
@@ -104,7 +104,7 @@ def test_what_a_transition_cost_reaches_another_coordinator_though_the_next_epoc
 
         async with made.entered() as node:
             session = made.session
-            await node.actions["fence"]({"epoch": 4, "ballot": "b", "workers": [NAME], "soft": [NAME]})
+            await node.actions["fence"]({"asked": {"epoch": 4, "ballot": "b"}, "workers": [NAME], "soft": [NAME]})
             queue = ReportQueue(send, lambda: 4)
             sending = asyncio.create_task(queue.run())
             for kind in ("broken", "joined", "resumed"):

@@ -359,7 +359,7 @@ def test_a_launcher_votes_once_the_coordinator_knows_what_its_workers_had_died_o
         member.known.set()
         return early, await asked
 
-    assert asyncio.run(vote()) == (False, {"vote": True, "promised": 0})
+    assert asyncio.run(vote()) == (False, {"vote": True, "promised": 0, "undecided": []})
 
 
 def test_processes_that_the_kernel_holds_are_looked_for_again_and_the_launcher_joins_once_they_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

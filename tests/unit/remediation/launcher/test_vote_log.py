@@ -9,6 +9,7 @@ from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_messages import Command
 from eagle_eye.types import Layout
+from remediation.launcher.quorum import Electorate
 from remediation.launcher.vote_log import VoteLog, check_vote, vote
 
 
@@ -25,11 +26,11 @@ def without_a_disk(folder: Path) -> VoteLog:
 
 def test_a_vote_that_cannot_be_written_down_is_not_given_and_is_asked_for_again(tmp_path: Path) -> None:
     votes = without_a_disk(tmp_path)
-    answer = asyncio.run(vote(votes, 2, "a"))
+    answer = asyncio.run(vote(votes, Electorate(epoch=2, ballot="a")))
     assert (answer["vote"], answer["promised"]) == (False, 0)
     assert "free space" in answer["abstains"]
     (tmp_path / "votes").unlink()
-    assert asyncio.run(vote(votes, 3, "b")) == {"vote": True, "promised": 0}
+    assert asyncio.run(vote(votes, Electorate(epoch=3, ballot="b"))) == {"vote": True, "promised": 0, "undecided": []}
     assert VoteLog(tmp_path, "r", "n0").record.promised == 3
 
 
@@ -50,8 +51,8 @@ def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_pa
     path = tmp_path / "votes" / "r-n0.json"
     path.write_bytes(damaged)
     votes = VoteLog(tmp_path, "r", "n0")
-    assert asyncio.run(vote(votes, 8, "b")) == {"vote": False, "promised": 108}, "a number is asked for that cannot have had our vote"
-    answer = asyncio.run(vote(votes, 109, "b"))
+    assert asyncio.run(vote(votes, Electorate(epoch=8, ballot="b"))) == {"vote": False, "promised": 108}, "a number is asked for that cannot have had our vote"
+    answer = asyncio.run(vote(votes, Electorate(epoch=109, ballot="b")))
     assert not answer["vote"]
     assert str(path) in answer["abstains"]
     assert path.read_bytes() == damaged, "it is kept for whoever looks into it"
