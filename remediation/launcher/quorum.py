@@ -52,11 +52,6 @@ def electorate_of(layout: Layout, ballot: str = "") -> Electorate:
     return Electorate(epoch=layout.epoch, ballot=ballot or digest_of(layout), voters=voters(layout), nodes=layout.nodes)
 
 
-def count_votes(last: Layout | None, acknowledged: Collection[str]) -> VoteCount:
-    """Count the votes; before the first layout nobody has to be asked."""
-    return electorate_of(last).count(acknowledged) if last is not None else VoteCount(votes=1, total=1)
-
-
 def weakest(counts: Iterable[VoteCount]) -> VoteCount:
     """Of several electorates that must all agree: the one that is furthest from it."""
     return min(counts, key=lambda count: (count.majority, count.grantable), default=VoteCount(votes=1, total=1))

@@ -18,7 +18,7 @@ from remediation.launcher.coordinator_effects import (
 )
 from remediation.launcher.heal_budget import HealRule, parse_heal
 from remediation.launcher.membership import precedes
-from remediation.launcher.quorum import count_votes, voters
+from remediation.launcher.quorum import electorate_of, voters
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,14 @@ from remediation.launcher.quorum import count_votes, voters
 )  # fmt: skip
 def test_quorum(launchers: int, acknowledged: int, majority: bool, grantable: bool) -> None:
     nodes = [f"n{number}" for number in range(launchers)]
-    count = count_votes(layout_of(*nodes), nodes[:acknowledged])
+    count = electorate_of(layout_of(*nodes)).count(nodes[:acknowledged])
     assert (count.majority, count.grantable) == (majority, grantable)
 
 
 def test_the_excluded_have_no_vote_and_strangers_neither() -> None:
     last = layout_of("n0", "n1", "n2", excluded=("n2",))
     assert voters(last) == ("n0", "n1")
-    assert count_votes(last, ["n2", "stranger"]).votes == 0
+    assert electorate_of(last).count(["n2", "stranger"]).votes == 0
     assert precedes(last, "n0", "n1")
     assert not precedes(last, "n1", "n0")
 

@@ -9,7 +9,7 @@ from remediation.launcher.coordinator import JobPhase
 from remediation.launcher.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
 from remediation.launcher.coordinator_facts import WorkerDied
 from remediation.launcher.failure_signature import FailureSignature
-from remediation.launcher.quorum import count_votes
+from remediation.launcher.quorum import electorate_of
 
 RESET = WorkerDied(epoch=1, cause="e1", worker="r/n0/0", symptom=True)
 """It missed a peer."""
@@ -19,8 +19,8 @@ ERROR = WorkerDied(epoch=1, cause="e2", worker="r/n0/1", code=1, failure=Failure
 def test_launchers_without_workers_cannot_outvote_the_only_node_that_trains() -> None:
     """It may train on behind a broken network: only the server can know that it is gone."""
     last = msgspec.structs.replace(layout_of("n0", "n1", "n2"), placements=(RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0),))
-    assert (count_votes(last, ["n1", "n2"]).majority, count_votes(last, ["n1", "n2"]).grantable) == (False, True)
-    assert count_votes(last, ["n0", "n2"]).majority
+    assert (electorate_of(last).count(["n1", "n2"]).majority, electorate_of(last).count(["n1", "n2"]).grantable) == (False, True)
+    assert electorate_of(last).count(["n0", "n2"]).majority
 
 
 def test_less_than_half_never_goes_on() -> None:
