@@ -105,13 +105,15 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def broken(demo_job: DemoJob, worker: int) -> IncidentRecord:
     """A worker is stopped, which its job may not heal by itself: the incident that waits for a person's word."""
-    struck = drills.stop(demo_job.workers()[worker], demo_job.clock)
+    before = {kept.incident.id for kept in demo_job.record.kept if kept.incident.culprits}
+    drills.stop(demo_job.workers()[worker], demo_job.clock)
 
-    def open_since() -> list[IncidentRecord]:
-        return [kept for kept in demo_job.record.kept if kept.opened >= struck.truth.time and kept.incident.culprits]
+    def new() -> list[IncidentRecord]:
+        """It may have been open, as a pause that accuses nobody."""
+        return [kept for kept in demo_job.record.kept if kept.incident.culprits and kept.incident.id not in before]
 
-    wait(demo_job, "the incident", lambda: bool(open_since()))
-    (kept,) = open_since()
+    wait(demo_job, "the incident", lambda: bool(new()))
+    (kept,) = new()
     wait(demo_job, "a plan that waits", lambda: bool(waiting(demo_job, kept)))
     return kept
 
