@@ -8,7 +8,6 @@ from unittest import mock
 
 from eagle_eye.ledger import epoch_table
 from remediation.launcher import epoch_formation, launcher_handlers
-from remediation.launcher.effect_executor import EffectExecutor
 from remediation.launcher.job_member import JobMember
 from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
 from remediation.launcher.quorum import Quorum, VoteCount
@@ -26,10 +25,6 @@ def _any_layout(votes: VoteLog, epoch: int, ballot: str, *_: object) -> bool:
         return False
     votes._write(type(votes.record)(promised=epoch, ballot=ballot, last=votes.record.last))
     return True
-
-
-async def _never(*_: object) -> None:
-    """Nothing is asked."""
 
 
 def _forgotten(votes: VoteLog) -> Any:
@@ -55,14 +50,12 @@ BUGS: Mapping[str, Patch] = MappingProxyType({
     ),
     "spares": lambda stack: stack.enter_context(mock.patch.object(VoteCount, "majority", property(lambda count: 2 * count.votes > count.total))),
     "left behind": lambda stack: stack.enter_context(mock.patch.object(JobMember, "coordinator_lost", JobMember.abandon)),
-    "late": lambda stack: stack.enter_context(mock.patch.object(EffectExecutor, "_recall", _never)),
     "both halves": lambda stack: stack.enter_context(mock.patch.object(epoch_table, "may_follow", return_value=True)),
     "undecided": lambda stack: stack.enter_context(mock.patch.object(VoteLog, "undecided", ())),
 })  # fmt: skip
 """silence: a session that broke proves a loss. unreadable: votes that cannot be read count as none. number: a vote names no layout, and nobody says which
 one it has given. cut off: a coordinator without a majority never notices, and looks for nobody. spares: launchers without workers outvote the
-one that trains. left behind: who has lost the coordinator ends its workers, whether or not anybody can succeed. late: a launcher that answered
-too late is never asked to join again. undecided: what was voted for, and may be valid without our knowledge, is not told with a vote.
+one that trains. left behind: who has lost the coordinator ends its workers, whether or not anybody can succeed. undecided: what was voted for, and may be valid without our knowledge, is not told with a vote.
 both halves: the server grants an epoch to each half of a job, under two numbers."""
 
 
