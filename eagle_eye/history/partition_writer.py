@@ -22,6 +22,7 @@ from eagle_eye.errors import HistoryError, WireError
 from eagle_eye.record_writer import read_record
 from eagle_eye.stream import Message
 from eagle_eye.types import SchemaRecord, digest_of
+from eagle_eye.types.entity import LATEST
 
 from .file_names import HistoryFile, table_of, window_of
 from .history_metrics import WriterCounts
@@ -38,7 +39,6 @@ CLOCK_RECORDS = 15
 """A jump of the stream's time is believed when most of so many last records have made it."""
 CLOCK_JUMP_S = 600.0
 """What is further from most of the last records is a jump."""
-LATEST_S = 1e11
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ class StreamClock:
         self._times.append(time)
         usual = median(self._times)
         believed = time if abs(time - usual) <= CLOCK_JUMP_S else usual
-        return min(max(believed, 0.0), LATEST_S)
+        return min(max(believed, 0.0), LATEST)
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ def may_follow(layout: Layout, last: int, newest: Layout | None) -> bool:
     """
     if newest is None or newest.epoch <= last:
         return True
-    entitled = [node for node in newest.launchers if node not in newest.excluded]
-    return 2 * sum(node in layout.launchers for node in entitled) >= len(entitled)
+    return 2 * sum(node in layout.launchers for node in newest.voters) >= len(newest.voters)
 
 
 class EpochTable(Database):

@@ -57,6 +57,11 @@ class Layout(Noun, frozen=True, kw_only=True):
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(place.node for place in self.placements))
 
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The launchers whose votes count for the next epoch: all but the evicted."""
+        return tuple(node for node in self.launchers if node not in self.excluded)
+
     def node_of(self, worker: str) -> str:
         """Node of a worker, '' if the layout does not know it."""
         return next((place.node for place in self.placements if place.worker == worker), "")

@@ -2,8 +2,6 @@
 
 from eagle_eye.types import Layout
 
-from .quorum import voters
-
 
 class CoordinatorElection:
     """The order in which the launchers of the last valid layout are tried."""
@@ -20,7 +18,7 @@ class CoordinatorElection:
 
     def next(self) -> str:
         """The first that may still be there: our own node means that we lead; '' that nobody is left."""
-        return next((node for node in voters(self._last) if node not in self._gone), "")
+        return next((node for node in self._last.voters if node not in self._gone), "")
 
     @property
     def ours(self) -> bool:

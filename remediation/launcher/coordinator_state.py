@@ -11,7 +11,7 @@ from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
 from .job_declaration import LOST, EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership
-from .quorum import Quorum, VoteCount, voters
+from .quorum import Quorum, VoteCount
 
 Effects = list[Effect]
 
@@ -107,7 +107,7 @@ class CoordinatorState:
         """This launcher has had a valid epoch as coordinator, and a majority since."""
         self.own_loss = bool(lost)
         """The election was caused by a lost node: the new epoch is charged to the job's own budget."""
-        self.awaited = set(voters(last)) - set(lost) if last is not None else set()
+        self.awaited = set(last.voters) - set(lost) if last is not None else set()
         """Launchers that are waited for before the first epoch of this coordinator."""
         self.skipped: set[int] = set(last.skipped) if last is not None else set()
         """Steps whose batches are skipped."""
@@ -193,8 +193,7 @@ class CoordinatorState:
     @property
     def missing(self) -> tuple[str, ...]:
         """Launchers without a session whose votes count."""
-        entitled = dict.fromkeys(node for each in self.quorum.electorates(self.last) for node in each.voters)
-        return tuple(node for node in entitled if not self.membership.is_connected(node))
+        return tuple(node for node in self.quorum.entitled(self.last) if not self.membership.is_connected(node))
 
     @property
     def may_go_on(self) -> bool:

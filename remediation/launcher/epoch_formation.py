@@ -263,8 +263,7 @@ def validate_if_agreed(state: CoordinatorState) -> Effects:
     count = state.quorum.count(state.last)
     if count.majority or (count.grantable and state.quorum.granted):
         return validate(state, layout)
-    entitled = dict.fromkeys(node for each in state.quorum.electorates(state.last) for node in each.voters)
-    silent = [node for node in entitled if node not in state.quorum.acknowledged]
+    silent = [node for node in state.quorum.entitled(state.last) if node not in state.quorum.acknowledged]
     if any(state.membership.is_connected(node) for node in silent) or not count.grantable or state.quorum.leader_asked or state.last is None:
         return []
     state.quorum.leader_asked = True

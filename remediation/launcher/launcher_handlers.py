@@ -32,7 +32,6 @@ from .epoch_formation import (
     validate_if_agreed,
 )
 from .job_declaration import LOST, EpochRequest, JobPhase
-from .quorum import voters
 from .repeated_failure import confirm_suspicion
 
 EVICTED = "its node is evicted from the job"
@@ -208,7 +207,7 @@ def _adopt(state: CoordinatorState, last: Layout | None) -> None:
     state.epoch = max(state.epoch, last.epoch)
     state.membership.evicted, state.skipped = set(last.excluded), set(last.skipped)
     state.budget.inherit(last.restarts, last.restarts_by_kind, state.clock.now() - last.time)
-    state.awaited = set(voters(last))
+    state.awaited = set(last.voters)
     state.timers.arm_batch()
 
 

@@ -7,7 +7,6 @@ import msgspec
 from eagle_eye.types import Layout, RankPlacement
 
 from .parallel_sizes import DATA_PARALLEL, ParallelSizes
-from .quorum import voters
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -77,7 +76,7 @@ class Membership:
 
     def missing(self, last: Layout | None) -> tuple[str, ...]:
         """Launchers of the last valid layout that have no session."""
-        return tuple(node for node in voters(last) if not self.is_connected(node)) if last is not None else ()
+        return tuple(node for node in last.voters if not self.is_connected(node)) if last is not None else ()
 
 
 def election_order(last: Layout | None, members: Iterable[Member], own_node: str) -> list[Member]:
@@ -93,7 +92,7 @@ def election_order(last: Layout | None, members: Iterable[Member], own_node: str
 
 def precedes(last: Layout, node: str, other: str) -> bool:
     """Whether a node comes before another one in the election order."""
-    order = voters(last)
+    order = last.voters
     return node in order and (other not in order or order.index(node) < order.index(other))
 
 

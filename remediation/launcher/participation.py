@@ -27,7 +27,6 @@ from .job_member import refuse_other_job
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView
 from .loss_witness import LossWitness, Proof
-from .quorum import voters
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -153,7 +152,7 @@ class Participation:
             if await following.join(last.launchers[node], self._settings.lease_s / 2):
                 return following.address
         before = CoordinatorElection(last, self._settings.node, gone=tuple(others))
-        return self.address if before.ours or len(voters(last)) > 1 else self._settings.rendezvous or self.address
+        return self.address if before.ours or len(last.voters) > 1 else self._settings.rendezvous or self.address
 
     def _lead(self, lost: tuple[str, ...]) -> None:
         settings = self._settings

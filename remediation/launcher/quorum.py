@@ -25,11 +25,6 @@ class VoteCount(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.votes == self.total or (not self.trained and 2 * self.votes > self.total)
 
 
-def voters(layout: Layout) -> tuple[str, ...]:
-    """The launchers whose votes count for the next epoch: all but the evicted."""
-    return tuple(node for node in layout.launchers if node not in layout.excluded)
-
-
 class Electorate(msgspec.Struct, frozen=True, kw_only=True):
     """The launchers of a layout: once it is valid, more than half of them have to vote for the next one."""
 
@@ -49,7 +44,7 @@ class Electorate(msgspec.Struct, frozen=True, kw_only=True):
 
 def electorate_of(layout: Layout, ballot: str = "") -> Electorate:
     """`ballot`: that was voted for, if it is not the layout's own digest."""
-    return Electorate(epoch=layout.epoch, ballot=ballot or digest_of(layout), voters=voters(layout), nodes=layout.nodes)
+    return Electorate(epoch=layout.epoch, ballot=ballot or digest_of(layout), voters=layout.voters, nodes=layout.nodes)
 
 
 def weakest(counts: Iterable[VoteCount]) -> VoteCount:
@@ -125,6 +120,10 @@ class Quorum:
         known, own = last.epoch if last is not None else 0, {self.ballot, *self.given_up}
         told = {each.ballot: each for electorates in self.undecided.values() for each in electorates}
         return base + [each for ballot, each in told.items() if each.epoch > known and ballot not in own]
+
+    def entitled(self, last: Layout | None) -> tuple[str, ...]:
+        """Launchers whose votes count."""
+        return tuple(dict.fromkeys(node for each in self.electorates(last) for node in each.voters))
 
     def reached(self, last: Layout | None, connected: Collection[str]) -> VoteCount:
         """What the votes of these launchers would come to."""

@@ -18,7 +18,7 @@ from remediation.launcher.coordinator_effects import (
 )
 from remediation.launcher.heal_budget import HealRule, parse_heal
 from remediation.launcher.membership import precedes
-from remediation.launcher.quorum import electorate_of, voters
+from remediation.launcher.quorum import electorate_of
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_quorum(launchers: int, acknowledged: int, majority: bool, grantable: bo
 
 def test_the_excluded_have_no_vote_and_strangers_neither() -> None:
     last = layout_of("n0", "n1", "n2", excluded=("n2",))
-    assert voters(last) == ("n0", "n1")
+    assert last.voters == ("n0", "n1")
     assert electorate_of(last).count(["n2", "stranger"]).votes == 0
     assert precedes(last, "n0", "n1")
     assert not precedes(last, "n1", "n0")
