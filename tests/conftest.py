@@ -2,6 +2,7 @@
 ledger are made once."""
 
 import gc
+import logging
 import os
 from pathlib import Path
 
@@ -33,7 +34,11 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What was imported and collected stays to the end: without this the garbage collector looks through it again and again."""
+    """What was imported and collected stays to the end: without this the garbage collector looks through it again and again.
+    pytest adds its handlers, six times for each test, to every logger that passes nothing on, and torch has a hundred."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
 
