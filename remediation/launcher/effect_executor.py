@@ -39,6 +39,7 @@ COMMAND_S = 8.0
 """How long a launcher may take over a command; ending workers that the kernel holds takes longest."""
 RECALL_S, RECALL_LONGEST_S = 0.5, 30.0
 """Pause before a launcher that was left out is asked to join again; doubled each time up to the longest."""
+START_AGAIN_S = 0.5
 END_S = 15.0
 GRANT_S = 1.0
 
@@ -61,6 +62,8 @@ class EffectExecutor:
         self._leader = leader
         self._make_store = make_store
         self._roll_back = roll_back
+        self._clock = clock
+        self._stall = stall
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._store: asyncio.Task[StoreAddress] | None = None
@@ -293,9 +296,9 @@ class EffectExecutor:
             self.do(self.coordinator.died(layout.epoch, at_start=str(error)))
             return
         arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.rule.limit}
-        started = await asyncio.gather(
-            *(self.send(node, "start", arguments, layout.epoch) for node in effect.nodes), return_exceptions=True
-        )
+        started = await asyncio.gather(*(self._start_on(node, layout, arguments) for node in effect.nodes), return_exceptions=True)
+        if not self._runs(layout):
+            return
         for node, result in zip(effect.nodes, started, strict=True):
             if isinstance(result, BaseException) and not isinstance(result, EagleEyeError):
                 raise result
@@ -304,6 +307,25 @@ class EffectExecutor:
                 self.do(self.coordinator.died(layout.epoch, at_start=f"{node}: {result}"))
                 return
         self.do(self.coordinator.started(layout.epoch))
+
+    async def _start_on(self, node: str, layout: Layout, arguments: Body) -> None:
+        """One whose answer is lost may have started its workers, and is asked again: it is no failure of theirs. Raises what the launcher answers."""
+        began = self._clock.monotonic()
+        while self._runs(layout):
+            try:
+                await self.send(node, "start", arguments, layout.epoch)
+            except TemporaryError as error:
+                if node not in layout.nodes or self._clock.monotonic() - began >= self._stall.standing_s:
+                    raise
+                log.info("%s is asked again to start epoch %d: %s", node, layout.epoch, error)
+            else:
+                return
+            await asyncio.sleep(START_AGAIN_S)
+
+    def _runs(self, layout: Layout) -> bool:
+        """Whether the epoch is valid and not over."""
+        last = self.coordinator.last
+        return last is not None and last.epoch == layout.epoch and self.coordinator.phase is JobPhase.RUNNING
 
     async def _report_layout(self, layout: Layout, budget_left: int) -> None:
         if self._leader is None:

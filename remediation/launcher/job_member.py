@@ -84,6 +84,8 @@ class JobMember:
         self.broken = False
         """The step cannot be completed: a worker has died, or an elastic one's connections to its peers broke."""
         self._turn = asyncio.Lock()
+        self._started = 0
+        """The epoch whose workers were last started here."""
         self._held: dict[int, dict[str, str]] = {}
         """Pid of a worker that has missed a peer → what it raised, until it is known whether that was our doing."""
         self.moved: Callable[[str], None] = lambda _: None
@@ -206,8 +208,13 @@ class JobMember:
                 await self._reported()
 
     async def _start(self, arguments: dict[str, Any]) -> Body:
+        """Once for each epoch: a coordinator that has not heard our answer asks again."""
         layout = msgspec.convert(arguments["layout"], Layout)
         check_vote(self._votes, layout, digest_of(layout))
+        if layout.epoch == self._started:
+            if self.idle:
+                raise ControlError(f"the workers of epoch {layout.epoch} have ended since they were started here")
+            return {}
         saving = asyncio.create_task(asyncio.to_thread(self._votes.valid, layout))
         self.broken = False
         if any(worker.running for worker in self._workers.all):  # forked to join after the others were ended
@@ -215,6 +222,7 @@ class JobMember:
         await self._workers.start(layout, msgspec.convert(arguments["store"], StoreAddress), int(arguments["max_restarts"]))
         self._job_file.write(layout.epoch, self._workers.all)
         await saving
+        self._started = layout.epoch
         return {}
 
     async def _halt(self, arguments: dict[str, Any]) -> Body:

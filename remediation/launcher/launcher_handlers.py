@@ -59,11 +59,12 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
 
 def _as_it_was(state: CoordinatorState, fact: LauncherJoined) -> bool:
     """Its workers are those of the last epoch; or it asked to join before it voted for that epoch, or before it was told to start it."""
-    if state.last is None or fact.idle:
+    if state.last is None:
         return False
     newest = state.last.epoch if state.started == state.last.epoch else state.last.epoch + 1
-    late = fact.member.node in state.quorum.prepared and fact.promised < newest
-    return late or (fact.last is not None and fact.last.epoch == state.last.epoch)
+    if fact.member.node in state.quorum.prepared and fact.promised < newest:
+        return True  # whatever it says of its workers, it says of older ones
+    return not fact.idle and fact.last is not None and fact.last.epoch == state.last.epoch
 
 
 def _reunited(state: CoordinatorState) -> Effects:
