@@ -61,22 +61,21 @@ class VoteLog:
             return ()
         return (*((electorate_of(record.last),) if record.last is not None else ()), *record.undecided)
 
-    def promise(self, epoch: int, ballot: str, asked: Electorate | None = None, given_up: Collection[str] = ()) -> bool:
+    def promise(self, asked: Electorate, given_up: Collection[str] = ()) -> bool:
         """Vote for a layout under a number; False if another layout, or a higher number, has our vote. The same vote may be given again.
 
-        `asked`: who would have to vote after it. `given_up`: ballots that can no longer win, as their coordinator says.
+        `given_up`: ballots that can no longer win, as their coordinator says.
         Raises ControlError where it cannot be written down, or where older votes cannot be read: then it is not given.
         """
         with self._lock:
             if self.unreadable:
                 raise ControlError(self.unreadable)
             record = self.record
-            if epoch < record.promised or (epoch == record.promised and ballot != record.ballot):
+            if asked.epoch < record.promised or (asked.epoch == record.promised and asked.ballot != record.ballot):
                 return False
-            if epoch > record.promised:
+            if asked.epoch > record.promised:
                 kept = tuple(each for each in record.undecided if each.ballot not in given_up)
-                undecided = (*kept, asked) if asked is not None else kept
-                self._write(msgspec.structs.replace(record, promised=epoch, ballot=ballot, undecided=undecided))
+                self._write(msgspec.structs.replace(record, promised=asked.epoch, ballot=asked.ballot, undecided=(*kept, asked)))
             return True
 
     def forget(self, lost: Collection[str]) -> None:
@@ -84,15 +83,7 @@ class VoteLog:
         with self._lock:
             kept = tuple(each for each in self.record.undecided if each.ballot not in lost)
             if kept != self.record.undecided:
-                self._keep_undecided(kept)
-
-    def _keep_undecided(self, kept: tuple[Electorate, ...]) -> None:
-        record = msgspec.structs.replace(self.record, undecided=kept)
-        try:
-            self._write(record)
-        except ControlError as error:
-            self.record = record
-            log.warning("%s; what was given up is written down with the next vote", error)
+                self._keep(msgspec.structs.replace(self.record, undecided=kept), "what was given up")
 
     def may_start(self, epoch: int, ballot: str) -> bool:
         """Whether a valid layout is none that our vote was given against."""
@@ -108,20 +99,23 @@ class VoteLog:
             ballot = record.ballot if record.promised >= layout.epoch else ""
             undecided = tuple(each for each in record.undecided if each.epoch > layout.epoch and not record.over)
             known = VoteRecord(promised=max(record.promised, layout.epoch), ballot=ballot, last=layout, undecided=undecided)
-            self._keep(known)
+            if self._keep(known, "the epoch that has begun"):
+                self.unreadable = ""
 
     def end(self) -> None:
         """The run is over."""
         with self._lock:
-            self._keep(msgspec.structs.replace(self.record, over=True, undecided=()))
+            self._keep(msgspec.structs.replace(self.record, over=True, undecided=()), "that the run is over")
 
-    def _keep(self, record: VoteRecord) -> None:
+    def _keep(self, record: VoteRecord, what: str) -> bool:
+        """Whether it is on disk; where that takes nothing, this process alone knows it."""
         try:
             self._write(record)
-            self.unreadable = ""
         except ControlError as error:
             self.record = record
-            log.warning("%s; the epoch that has begun is written down with the next vote", error)
+            log.warning("%s; %s is written down with the next vote", error, what)
+            return False
+        return True
 
     def _write(self, record: VoteRecord) -> None:
         write_whole(self.path, msgspec.json.encode(record))
@@ -149,7 +143,7 @@ async def vote(votes: VoteLog, asked: Electorate, given_up: Collection[str] = ()
     others = [msgspec.to_builtins(each) for each in votes.undecided if each.ballot not in {asked.ballot, *given_up}]
     answer: Body = {"promised": promised, "undecided": others}
     try:
-        return answer | {"vote": await asyncio.to_thread(votes.promise, asked.epoch, asked.ballot, asked, given_up)}
+        return answer | {"vote": await asyncio.to_thread(votes.promise, asked, given_up)}
     except ControlError as error:
         log.warning("this launcher does not vote on epoch %d: %s", asked.epoch, error)
         return answer | {"vote": False, "abstains": str(error)}

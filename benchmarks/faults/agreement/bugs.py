@@ -10,7 +10,7 @@ from eagle_eye.ledger import epoch_table
 from remediation.launcher import epoch_formation, launcher_handlers
 from remediation.launcher.job_member import JobMember
 from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
-from remediation.launcher.quorum import Quorum, VoteCount
+from remediation.launcher.quorum import Electorate, Quorum, VoteCount
 from remediation.launcher.vote_log import VoteLog
 
 Patch = Callable[[ExitStack], object]
@@ -20,10 +20,10 @@ async def _silence_proves(witness: LossWitness, broke_s: float, *_: object) -> P
     return Proof.ENDED if broke_s >= max(RETURN_S, witness._lease_s) else Proof.NONE
 
 
-def _any_layout(votes: VoteLog, epoch: int, ballot: str, *_: object) -> bool:
-    if epoch < votes.record.promised:
+def _any_layout(votes: VoteLog, asked: Electorate, _given_up: object = ()) -> bool:
+    if asked.epoch < votes.record.promised:
         return False
-    votes._write(type(votes.record)(promised=epoch, ballot=ballot, last=votes.record.last))
+    votes._write(type(votes.record)(promised=asked.epoch, ballot=asked.ballot, last=votes.record.last))
     return True
 
 

@@ -22,6 +22,7 @@ from remediation.launcher.inbox import Inbox
 from remediation.launcher.job_member import code_of, died_at_start
 from remediation.launcher.launcher import clean_up
 from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.quorum import Electorate
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker_environment import (
@@ -326,7 +327,7 @@ def left_by(given: LauncherSettings, *files: Path) -> list[str]:
     """What lies in the state directory after the end of a run that had left this much."""
     fence, terms = CommandFence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
     fence.admit_term(2)
-    terms.promise(3, "a")
+    terms.promise(Electorate(epoch=3, ballot="a"))
     terms.end()
     for directory in (given.logs, given.checkpoints):
         directory.mkdir(parents=True)
@@ -351,10 +352,10 @@ def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path)
 
 def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
     file = VoteLog(tmp_path, "r", "n0")
-    assert file.promise(3, "a")
-    assert not VoteLog(tmp_path, "r", "n0").promise(3, "b"), "it names a layout, not a number"
-    assert VoteLog(tmp_path, "r", "n0").promise(3, "a"), "the answer was lost, and it is asked for again"
-    assert not VoteLog(tmp_path, "r", "n0").promise(2, "a")
+    assert file.promise(Electorate(epoch=3, ballot="a"))
+    assert not VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=3, ballot="b")), "it names a layout, not a number"
+    assert VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=3, ballot="a")), "the answer was lost, and it is asked for again"
+    assert not VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=2, ballot="a"))
     file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, placements=()))
     again = VoteLog(tmp_path, "r", "n0").record
     assert again.last is not None

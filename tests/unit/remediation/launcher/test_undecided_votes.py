@@ -65,9 +65,9 @@ def test_a_grant_that_comes_after_such_a_vote_is_not_enough_either() -> None:
 def test_what_a_coordinator_has_given_up_itself_binds_nobody(tmp_path: Path) -> None:
     first, second = layout_of("n0", "n2", epoch=2), layout_of("n0", "n2", "n3", epoch=3)
     votes = VoteLog(tmp_path, "r", "n2")
-    votes.promise(2, "a", electorate_of(first, "a"))
+    votes.promise(electorate_of(first, "a"))
     assert [each.ballot for each in votes.undecided] == ["a"]
-    votes.promise(3, "b", electorate_of(second, "b"), given_up=("a",))
+    votes.promise(electorate_of(second, "b"), given_up=("a",))
     assert [each.ballot for each in votes.undecided] == ["b"]
 
 
@@ -96,8 +96,8 @@ def test_what_a_launcher_tells_takes_the_place_of_what_it_told_before() -> None:
 
 def test_who_coordinates_and_gives_up_forgets_its_own_ballots(tmp_path: Path) -> None:
     votes = VoteLog(tmp_path, "r", "n2")
-    votes.promise(2, "a", ELSEWHERE)
-    votes.promise(3, "b", Electorate(epoch=3, ballot="b", voters=("n2",)))
+    votes.promise(ELSEWHERE)
+    votes.promise(Electorate(epoch=3, ballot="b", voters=("n2",)))
     votes.forget({"b"})
     assert VoteLog(tmp_path, "r", "n2").undecided == (ELSEWHERE,)
     quorum = Quorum(1)

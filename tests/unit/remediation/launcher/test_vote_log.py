@@ -39,7 +39,7 @@ def test_an_epoch_that_others_agreed_to_starts_though_the_disk_takes_nothing(tmp
     votes.valid(layout(4))
     assert votes.record.promised == 4
     (tmp_path / "votes").unlink()
-    assert votes.promise(5, "a")
+    assert votes.promise(Electorate(epoch=5, ballot="a"))
     last = VoteLog(tmp_path, "r", "n0").record.last
     assert last is not None
     assert last.epoch == 4
@@ -47,7 +47,7 @@ def test_an_epoch_that_others_agreed_to_starts_though_the_disk_takes_nothing(tmp
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[1]", b'{"promised": "x"}', b"\xff\xfe"])
 def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_path: Path, damaged: bytes) -> None:
-    VoteLog(tmp_path, "r", "n0").promise(7, "a")
+    VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=7, ballot="a"))
     path = tmp_path / "votes" / "r-n0.json"
     path.write_bytes(damaged)
     votes = VoteLog(tmp_path, "r", "n0")
@@ -57,12 +57,12 @@ def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_pa
     assert str(path) in answer["abstains"]
     assert path.read_bytes() == damaged, "it is kept for whoever looks into it"
     votes.valid(layout(109))
-    assert votes.promise(110, "c")
+    assert votes.promise(Electorate(epoch=110, ballot="c"))
 
 
 def test_a_layout_that_our_vote_was_given_against_is_not_started(tmp_path: Path) -> None:
     votes = VoteLog(tmp_path, "r", "n0")
-    votes.promise(3, "a")
+    votes.promise(Electorate(epoch=3, ballot="a"))
     check_vote(votes, layout(3), "a")
     check_vote(votes, layout(4), "b")
     for epoch, ballot in ((3, "b"), (2, "a")):
