@@ -43,7 +43,7 @@ class FollowingMember(Protocol):
     def idle(self) -> bool: ...
     async def obey(self, command: Command) -> Body: ...
     async def coordinator_lost(self) -> None: ...
-    async def overtaken(self) -> None: ...
+    async def overtaken(self, epoch: int) -> None: ...
 
 
 class ReportQueue:
@@ -220,9 +220,9 @@ class Follower:
         except EagleEyeError as error:
             log.debug("not joined: %s", error)
             return {}
-        last = self._votes.record.last  # as it is now: the answer may have taken its time
-        if last is not None and int(answer.get("epoch", 0)) > last.epoch:
-            await self._member.overtaken()
+        last, epoch = self._votes.record.last, int(answer.get("epoch", 0))  # as it is now: the answer may have taken its time
+        if last is not None and epoch > last.epoch:
+            await self._member.overtaken(epoch)
         return answer
 
     async def newer_coordinator(self, address: str, epoch: int) -> str:

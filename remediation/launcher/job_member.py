@@ -149,10 +149,11 @@ class JobMember:
         if self._elastic.living:
             self._elastic.hold()
 
-    async def overtaken(self) -> None:
-        """The others have gone on under a newer epoch: workers of an older one end, unless that epoch takes them in as they are."""
-        if not self._elastic.living:
-            await self.abandon()
+    async def overtaken(self, epoch: int) -> None:
+        """The others have gone on under that epoch: workers of an older one end, unless it takes them in as they are. A vote for it, or for a newer one, has ended them."""
+        async with self._turn:
+            if not self._elastic.living and epoch > self._votes.record.promised:
+                await self.abandon()
 
     async def close(self) -> None:
         """Wait for nothing any more."""
@@ -177,6 +178,8 @@ class JobMember:
         asked = electorate_of(layout)
         if not self._votes.may_start(asked.epoch, asked.ballot):  # no worker ends for an epoch that is over
             return {"vote": False, "promised": self._votes.record.promised}
+        if asked.epoch == self._started:  # asked twice, and valid by now: its workers train
+            return await vote(self._votes, asked, arguments.get("given_up", ()))
         stopping = asyncio.create_task(self.stop_workers(after_death=layout.reason == DEATH))
         answer = await vote(self._votes, asked, arguments.get("given_up", ()))
         try:

@@ -216,7 +216,10 @@ def batch_is_complete(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """RUNNING: one epoch for all launchers that have joined meanwhile."""
     if state.in_place:
         return replace_workers(state)
-    return begin(state, EpochRequest(reason="node returned")) if state.may_go_on else []
+    if state.may_go_on:
+        return begin(state, EpochRequest(reason="node returned"))
+    state.timers.arm_batch()  # who has joined is not forgotten while a majority is away
+    return []
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------------

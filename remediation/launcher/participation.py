@@ -188,10 +188,10 @@ class Participation:
 
     def _join_own(self, leading: EffectExecutor) -> None:
         """Take part in the job that we coordinate."""
-        settings = self._settings
+        settings, record = self._settings, self._votes.record
         leading.join(
             {"node": settings.node, "address": self.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
-             "promised": self._votes.record.promised, "last": None, "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle,
+             "promised": record.promised, "last": None if record.over else msgspec.to_builtins(record.last), "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle,
              "undecided": msgspec.to_builtins(self._votes.undecided)}
         )  # fmt: skip
 

@@ -26,6 +26,10 @@ def violations(seed: int) -> list[str]:
     (117, "the server let both halves of a job go on, under two numbers"),
     (688, "who was left out kept to a coordinator that had given up; its ballots stood in the way of the next one"),
     (20136, "a session broke before its launcher had answered that it starts its workers, and they were ended as if they had failed"),
+    (1650, "a launcher was started again while a majority was away, and once that was back nobody knew that its workers had ended"),
+    (1811, "who was asked twice for its vote ended the workers that it had started meanwhile"),
+    (1919, "workers were started while those of an older epoch were ended, and ended with them"),
+    (3078, "a coordinator that was asked to join again took itself for a launcher without workers"),
     (959, "a number above all lost votes was named once, and its answer was lost"),
 ])  # fmt: skip
 def test_a_schedule_that_once_broke_something_breaks_nothing(seed: int, why: str) -> None:

@@ -46,10 +46,9 @@ class Idle:
 
     def __init__(self) -> None:
         self.moved = lambda _address: None
-        self.overtaken_by = 0
 
-    async def overtaken(self) -> None:
-        self.overtaken_by += 1
+    async def overtaken(self, epoch: int) -> None:
+        """It has none to end."""
 
     async def coordinator_lost(self) -> None:
         """There are no workers to fence."""
