@@ -144,16 +144,20 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def test_a_stopped_worker_is_told_with_its_state_and_that_it_moves_again(deployment: Deployment) -> None:
+    """A busy machine keeps the other one waiting for a second, too: it is suspected, and not told as stopped."""
+
+    def stopped() -> list[Event]:
+        return [event for event in deployment.events("stall") if event.attributes["state"] == "T"]
+
     deployment.until(lambda: len(deployment.steps("r1/n1/1")) > 5)
-    assert deployment.events("stall") == []
+    assert stopped() == []
     deployment.trainers[1].send_signal(signal.SIGSTOP)
-    deployment.until(lambda: bool(deployment.events("stall")))
-    (stall,) = deployment.events("stall")
+    deployment.until(lambda: bool(stopped()))
+    (stall,) = stopped()
     assert (stall.job, stall.entity.name) == (JOB, "r1/n1/1")
-    assert (stall.attributes["state"], stall.attributes["rank"], stall.attributes["epoch"]) == ("T", "1", "1")
+    assert (stall.attributes["rank"], stall.attributes["epoch"]) == ("1", "1")
     deployment.trainers[1].send_signal(signal.SIGCONT)
-    deployment.until(lambda: bool(deployment.events("resumed")))
-    assert [event.entity.name for event in deployment.events("resumed")] == ["r1/n1/1"]
+    deployment.until(lambda: "r1/n1/1" in [event.entity.name for event in deployment.events("resumed") if event.time > stall.time])
 
 
 def test_the_last_steps_of_a_killed_worker_are_read_post_mortem(deployment: Deployment) -> None:
