@@ -234,6 +234,10 @@ class Coordinator:
         """The workers are at work: also while a soft epoch is formed."""
         return self._state.training
 
+    def runs(self, epoch: int) -> bool:
+        """The epoch of that number is valid, and none is formed after it."""
+        return self._state.phase is JobPhase.RUNNING and self._state.is_current(epoch)
+
     @property
     def transition(self) -> Transition | None:
         """That the running epoch began with."""

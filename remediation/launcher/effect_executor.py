@@ -40,6 +40,7 @@ COMMAND_S = 8.0
 RECALL_S, RECALL_LONGEST_S = 0.5, 30.0
 """Pause before a launcher that was left out is asked to join again; doubled each time up to the longest."""
 START_AGAIN_S = 0.5
+"""Pause before a launcher whose answer was lost is asked again to start its workers."""
 END_S = 15.0
 GRANT_S = 1.0
 
@@ -297,7 +298,7 @@ class EffectExecutor:
             return
         arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.rule.limit}
         started = await asyncio.gather(*(self._start_on(node, layout, arguments) for node in effect.nodes), return_exceptions=True)
-        if not self._runs(layout):
+        if not self.coordinator.runs(layout.epoch):
             return
         for node, result in zip(effect.nodes, started, strict=True):
             if isinstance(result, BaseException) and not isinstance(result, EagleEyeError):
@@ -311,7 +312,7 @@ class EffectExecutor:
     async def _start_on(self, node: str, layout: Layout, arguments: Body) -> None:
         """One whose answer is lost may have started its workers, and is asked again: it is no failure of theirs. Raises what the launcher answers."""
         began = self._clock.monotonic()
-        while self._runs(layout):
+        while self.coordinator.runs(layout.epoch):
             try:
                 await self.send(node, "start", arguments, layout.epoch)
             except TemporaryError as error:
@@ -321,11 +322,6 @@ class EffectExecutor:
             else:
                 return
             await asyncio.sleep(START_AGAIN_S)
-
-    def _runs(self, layout: Layout) -> bool:
-        """Whether the epoch is valid and not over."""
-        last = self.coordinator.last
-        return last is not None and last.epoch == layout.epoch and self.coordinator.phase is JobPhase.RUNNING
 
     async def _report_layout(self, layout: Layout, budget_left: int) -> None:
         if self._leader is None:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
+import msgspec
+
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
@@ -96,6 +98,16 @@ class ReportQueue:
             log.warning("the coordinator refuses the report %s: %s", kind, error)
         with contextlib.suppress(ValueError):  # forgotten meanwhile
             self._waiting.remove(report)
+
+
+def join_request(settings: LauncherSettings, peer: Peer, votes: VoteLog, member: FollowingMember) -> Body:
+    """What a launcher says of itself to whoever coordinates, itself included."""
+    record = votes.record
+    return {
+        "node": settings.node, "address": peer.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": peer.incarnation,
+        "promised": record.promised, "last": None if record.over else msgspec.to_builtins(record.last),
+        "elastic": member.registry, "held": member.held, "idle": member.idle, "undecided": msgspec.to_builtins(votes.undecided),
+    }  # fmt: skip
 
 
 class Follower:
@@ -208,12 +220,7 @@ class Follower:
         return answer
 
     async def _ask_in(self, client: Client, timeout: float) -> Body:
-        record = self._votes.record
-        body: Body = {
-            "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc, "gpus": self._settings.gpus,
-            "incarnation": self._peer.incarnation, "promised": record.promised, "last": None if record.over else record.last,
-            "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle, "undecided": self._votes.undecided,
-        }  # fmt: skip
+        body = join_request(self._settings, self._peer, self._votes, self._member)
         self.reports.forget("entered", "held", "abandoned")
         try:
             answer = await client.request("join", body, timeout)

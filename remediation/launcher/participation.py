@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
 from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
@@ -21,7 +19,7 @@ from .coordinator_election import CoordinatorElection
 from .effect_executor import EffectExecutor, MakeStore, RollBack
 from .elastic_effect_executor import ELASTIC_REPORTS
 from .event_log import EventLog
-from .follower import ASK_LEADER_S, Follower, FollowingMember
+from .follower import ASK_LEADER_S, Follower, FollowingMember, join_request
 from .heal_budget import HealBudget
 from .job_member import refuse_other_job
 from .launcher_settings import LauncherSettings
@@ -188,12 +186,7 @@ class Participation:
 
     def _join_own(self, leading: EffectExecutor) -> None:
         """Take part in the job that we coordinate."""
-        settings, record = self._settings, self._votes.record
-        leading.join(
-            {"node": settings.node, "address": self.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
-             "promised": record.promised, "last": None if record.over else msgspec.to_builtins(record.last), "elastic": self._member.registry, "held": self._member.held, "idle": self._member.idle,
-             "undecided": msgspec.to_builtins(self._votes.undecided)}
-        )  # fmt: skip
+        leading.join(join_request(self._settings, self._peer, self._votes, self._member))
 
     async def _while_candidate(self, following: Follower) -> str:
         """Lead for good, unless another coordinator turns up before a majority has followed: then its address.

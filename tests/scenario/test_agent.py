@@ -158,6 +158,8 @@ def test_a_stopped_worker_is_told_with_its_state_and_that_it_moves_again(deploym
     assert (stall.attributes["rank"], stall.attributes["epoch"]) == ("1", "1")
     deployment.trainers[1].send_signal(signal.SIGCONT)
     deployment.until(lambda: "r1/n1/1" in [event.entity.name for event in deployment.events("resumed") if event.time > stall.time])
+    stalls, resumed = ([event.entity.name for event in deployment.events(name)] for name in ("stall", "resumed"))
+    assert all(resumed.count(worker) <= stalls.count(worker) for worker in resumed), "who was never told to stand does not move again"
 
 
 def test_the_last_steps_of_a_killed_worker_are_read_post_mortem(deployment: Deployment) -> None:
