@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eagle_eye.error_statuses import xid
 from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
+from eagle_eye.xids import xid
 
 from .features.active_claims import ActiveClaims, ends_epoch
 
@@ -44,19 +44,21 @@ class XidErrors:
         yield from self._forget(frame)
 
     def _xid(self, event: Event) -> Iterator[Claim]:
-        row = xid(integer_attribute(event, "code"))
+        row = xid(integer_attribute(event, "code"), event.attributes.get("qualifier", ""))
         gpu = event.entity.name
         self._newest[gpu] = event.time
         if row.severity is Severity.SEV1:
             self._lasting.add(gpu)
+        before = self._claims.open.get((event.entity, "gpu.xid"))
+        if before and any(line.status == row.status for line in before.evidence):
+            return  # NVML and the kernel's log tell the same Xid; and a broken GPU tells it again and again
         proof = Evidence(
             text=f"{_words(event)}: Xid {row.code}, {row.name}; the vendor advises: {row.advice}",
             event=event.id,
             metric="xid",
             value=float(row.code),
-            status=f"xid {row.code}",
+            status=row.status,
         )
-        before = self._claims.open.get((event.entity, "gpu.xid"))
         evidence = tuple(dict.fromkeys((*(before.evidence if before else ()), proof)))[-8:]
         score = max(_SCORES[row.severity], before.score if before else 0.0)
         since = before.since if before else event.time
