@@ -268,7 +268,7 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorT
     """
     poll_s = config.agent.stall_poll_s
     services = {
-        "node": node, "run_dir": config.run, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s,
+        "node": node, "run_dir": config.run, "state_dir": config.state, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s,
         "stall": config.stall,
     }  # fmt: skip
     intervals = {"training": poll_s}

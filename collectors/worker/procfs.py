@@ -5,6 +5,7 @@ ESRCH even if another process has got the pid.
 """
 
 import os
+from pathlib import Path
 from typing import NamedTuple, Self
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -109,3 +110,11 @@ def users_of(pid: int) -> tuple[int, ...]:
     except (OSError, StopIteration):
         return ()
     return tuple(int(user) for user in line.split()[1:3])
+
+
+def in_first_pid_namespace() -> bool:
+    """Pids here are those that the kernel's log names: PROC_PID_INIT_INO of Linux (include/linux/proc_ns.h)."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
+    except OSError:
+        return False

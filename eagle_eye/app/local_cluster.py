@@ -66,8 +66,9 @@ class LocalCluster:
         self.start_server(*arguments)
 
     def start_agent(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start the agent of a node, without a launcher."""
-        return self._start(f"agent-{name}", ["agent", "--node", name, "--run-dir", str(self.run_dir(name)), *arguments])
+        """Start the agent of a node, without a launcher. The kernel's log is the machine's and none of its nodes'."""
+        command = ["agent", "--node", name, "--run-dir", str(self.run_dir(name)), "--without", "kernel_log", *arguments]
+        return self._start(f"agent-{name}", command)
 
     def start_node(self, name: str, launch: Sequence[str]) -> None:
         """Start an agent and a launcher; `launch` is what follows `eagle-eye launch --node NAME`."""

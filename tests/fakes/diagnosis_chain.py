@@ -11,6 +11,7 @@ from detectors.early_ends import EarlyEnds
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.iteration_time import IterationTime
+from detectors.kernel_errors import KernelErrors
 from detectors.liveness import Liveness
 from detectors.loss import Loss
 from detectors.runtime.detector_set import DetectorSet
@@ -31,7 +32,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, CollectorHealth)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, CollectorHealth)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

@@ -46,6 +46,8 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "resumed": (Kind.WORKER, {"step": "3", "epoch": "1"}),
     "gpu.xid": (Kind.GPU, {"code": "79", "index": "0", "pci": "0000:65:00.0"}),
     "gpu.lost": (Kind.GPU, {"reason": "GPU is lost", "index": "0", "pci": "0000:65:00.0"}),
+    "kernel.error": (Kind.NODE, {"component": "disk", "code": "io_error", "level": "error", "device": "nvme0n1", "advice": "replace the disk"}),
+    "kernel.notice": (Kind.NODE, {"component": "network", "code": "link_up", "level": "notice", "device": "eth0"}),
     "collector.failing": (Kind.NODE, {"collector": "gpu", "reason": "NVML"}),
     "collector.recovered": (Kind.NODE, {"collector": "gpu"}),
     "session.opened": (Kind.NODE, {"role": "launcher", "incarnation": "i"}),
