@@ -66,7 +66,7 @@ class KernelLogCollector:
 
     def __post_init__(self) -> None:
         self.unavailable = ""
-        self._messages = KernelMessages.shipped(Path(self.patterns) if self.patterns else None)
+        self._messages = KernelMessages(Path(self.patterns) if self.patterns else None)
         self._jobs = JobDirectory(Path(self.run_dir))
         self._gpus = GpuAddresses()
         self._main: KernelSource | None = None

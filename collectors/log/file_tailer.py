@@ -4,6 +4,7 @@ A file that is rotated by renaming is read to its end before the new one is begu
 backlog beyond `most_backlog` bytes is passed over and counted. What is no regular file (a FIFO, a device) is refused.
 """
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,9 +29,13 @@ class FilePosition(msgspec.Struct, frozen=True):
 class FileTailer:
     """One path. `read` as often as wanted; it never waits."""
 
-    def __init__(self, path: Path, position: FilePosition | None = None, *, from_end: bool = True, most_backlog: int = MOST_BACKLOG) -> None:
-        """`position`: where another tailer stopped; None begins at the end of the file, or at its beginning without `from_end`."""
+    def __init__(self, path: Path, position: FilePosition | None = None, *, from_end: bool = True, most_backlog: int = MOST_BACKLOG, owner: int | None = None) -> None:
+        """`position`: where another tailer stopped; None begins at the end of the file, or at its beginning without `from_end`.
+
+        `owner`: user id; a file of another user is refused, so that nobody has us read what is not theirs through a link.
+        """
         self.path = path
+        self._owner = owner
         self.skipped_bytes = 0
         """Passed over, because the file grew faster than it was read."""
         self._saved, self._from_end, self._most_backlog = position, from_end, most_backlog
@@ -100,7 +105,7 @@ class FileTailer:
                 if self._opened(path, saved):
                     return True
         try:
-            self._file = open_regular(self.path)
+            self._file = self._open_own(self.path)
         except FileNotFoundError:
             self._from_end = False  # what appears later is new
             self._saved = saved
@@ -111,11 +116,19 @@ class FileTailer:
         self._from_end = False
         return True
 
+    def _open_own(self, path: Path) -> int:
+        """Raises OSError, EPERM for another user's file."""
+        file = open_regular(path)
+        if self._owner is not None and os.fstat(file).st_uid != self._owner:
+            os.close(file)
+            raise PermissionError(errno.EPERM, f"it is not of user {self._owner}", os.fspath(path))
+        return file
+
     def _opened(self, path: Path, saved: FilePosition) -> bool:
         try:
             if path.stat().st_ino != saved.inode:
                 return False
-            self._file = open_regular(path)
+            self._file = self._open_own(path)
         except OSError:
             return False
         self._inode, self._offset, self._rest = saved.inode, saved.offset, b""

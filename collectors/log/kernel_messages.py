@@ -1,6 +1,6 @@
 """What a line of the kernel's log says: component, code, device and remedy, by the table kernel_messages.toml.
 
->>> table = KernelMessages.shipped()
+>>> table = KernelMessages()
 >>> message = table.read("NVRM: Xid (PCI:0000:9b:00): 79, pid=12, name=python, GPU has fallen off the bus.")
 >>> message.component, message.code, message.number, message.pci, message.pid
 ('gpu', 'xid', 79, '0000:9b:00.0', 12)
@@ -9,42 +9,20 @@ True
 """
 
 import re
-import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
-
-from eagle_eye.errors import ConfigError
 from eagle_eye.xids import qualifier_of
+
+from .message_table import MatchedLine, MessageTable
 
 COMPONENTS = (
     "gpu", "nvswitch", "memory", "cpu", "pcie", "network", "disk", "filesystem", "network_filesystem", "process", "kernel",
 )  # fmt: skip
-LONGEST = 1000
-"""Characters of a line that are looked at; the kernel's own limit is 976 (PRINTK_MESSAGE_MAX less its prefix)."""
-
 _PROCESS = re.compile(r"pid='?(\d{1,9})'?(?:, name=([^,]*))?")
 _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 _SXID_FATAL = re.compile(r"\b(non-?fatal|fatal)\b", re.IGNORECASE)
-
-
-class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row of the table."""
-
-    component: str
-    code: str
-    pattern: str
-    hint: str = ""
-    level: Literal["error", "notice"] = "error"
-    advice: str = ""
-
-
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    message: tuple[_Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +49,16 @@ class KernelMessage:
 
 
 class KernelMessages:
-    """The table, ready to read lines."""
+    """The table kernel_messages.toml, ready to read lines."""
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
-        self._rows = [(row, re.compile(row.pattern)) for row in rows]
-
-    @classmethod
-    def shipped(cls, extra: Path | None = None) -> "KernelMessages":
-        """The table of this release, after the rows of the user's own file, which count first. Raises ConfigError, with the file and row."""
-        own = _rows_of(str(extra), extra.read_bytes) if extra else ()
-        shipped = resources.files(__package__) / "kernel_messages.toml"
-        return cls((*own, *_rows_of(shipped.name, shipped.read_bytes)))
+    def __init__(self, own: Path | None = None) -> None:
+        """`own`: a file with rows of the user's own. Raises ConfigError, with file and row."""
+        self._table = MessageTable.load("kernel_messages.toml", COMPONENTS, own)
 
     def read(self, text: str) -> KernelMessage | None:
         """What a line without its prefix says; None where no row knows it."""
-        text = text[:LONGEST]
-        for row, pattern in self._rows:
-            if row.hint in text and (match := pattern.search(text)):
-                return _message(row, match.groupdict(), text)
-        return None
+        line = self._table.match(text)
+        return _message(line) if line is not None else None
 
 
 def pci_address_of(text: str) -> str:
@@ -105,24 +74,8 @@ def pci_address_of(text: str) -> str:
     return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or 0}".lower()
 
 
-def _rows_of(name: str, read: Any) -> tuple[_Row, ...]:
-    """Raises ConfigError."""
-    try:
-        table = msgspec.convert(tomllib.loads(read().decode()), _Table)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{name}: {error}") from error
-    for row in table.message:
-        if row.component not in COMPONENTS:
-            raise ConfigError(f"{name}: {row.code}: component {row.component!r} is none of {', '.join(COMPONENTS)}")
-        try:
-            re.compile(row.pattern)
-        except re.error as error:
-            raise ConfigError(f"{name}: {row.code}: pattern: {error}") from error
-    return table.message
-
-
-def _message(row: _Row, groups: dict[str, str | None], text: str) -> KernelMessage:
-    found = {name: value or "" for name, value in groups.items()}
+def _message(line: MatchedLine) -> KernelMessage:
+    row, found = line.row, line.groups
     detail = found.get("detail", "").strip(" ,")
     number = int(found["number"]) if found.get("number") else -1
     named = _PROCESS.search(detail)
@@ -133,7 +86,7 @@ def _message(row: _Row, groups: dict[str, str | None], text: str) -> KernelMessa
         code=row.code,
         level=row.level,
         advice=row.advice,
-        text=text,
+        text=line.text,
         number=number,
         qualifier=_qualifier(row.code, number, detail),
         device=found.get("device", ""),

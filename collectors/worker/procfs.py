@@ -4,6 +4,7 @@ An open descriptor costs one system call per read and stays bound to its process
 ESRCH even if another process has got the pid.
 """
 
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -118,3 +119,8 @@ def in_first_pid_namespace() -> bool:
         return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
     except OSError:
         return False
+
+
+def started_s_ago(start_time: int, monotonic_s: float) -> float:
+    """Seconds since a process was started, from its start time (field 22 of /proc/PID/stat); inf: unknown."""
+    return monotonic_s - start_time / TICKS_PER_S if start_time > 0 else math.inf

@@ -41,7 +41,7 @@ def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_the_rooms_own_collectors_are_found() -> None:
-    assert {"gpu", "host", "kernel_log", "process", "training"} <= set(COLLECTORS)
+    assert {"gpu", "host", "job_log", "kernel_log", "process", "training"} <= set(COLLECTORS)
 
 
 def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:

@@ -48,6 +48,8 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "gpu.lost": (Kind.GPU, {"reason": "GPU is lost", "index": "0", "pci": "0000:65:00.0"}),
     "kernel.error": (Kind.NODE, {"component": "disk", "code": "io_error", "level": "error", "device": "nvme0n1", "advice": "replace the disk"}),
     "kernel.notice": (Kind.NODE, {"component": "network", "code": "link_up", "level": "notice", "device": "eth0"}),
+    "log.error": (Kind.WORKER, {"component": "cuda", "code": "error", "rank": "0", "epoch": "1", "log": "/x/0.log", "advice": "look"}),
+    "log.notice": (Kind.WORKER, {"component": "python", "code": "traceback", "traceback": "a\nb\nValueError: x", "rank": "0", "epoch": "1"}),
     "collector.failing": (Kind.NODE, {"collector": "gpu", "reason": "NVML"}),
     "collector.recovered": (Kind.NODE, {"collector": "gpu"}),
     "session.opened": (Kind.NODE, {"role": "launcher", "incarnation": "i"}),

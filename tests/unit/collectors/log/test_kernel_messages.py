@@ -11,7 +11,7 @@ from collectors.log.kernel_messages import KernelMessages, pci_address_of
 from collectors.log.log_prefix import kernel_line, kmsg_record
 from eagle_eye.errors import ConfigError
 
-TABLE = KernelMessages.shipped()
+TABLE = KernelMessages()
 
 FAULTS = [
     ("NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s of waiting for RPC response", ("gpu", "xid")),
@@ -183,7 +183,7 @@ def test_any_record_of_the_device_is_read_or_refused(data: bytes) -> None:
 def test_rows_of_ones_own_count_first(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('[[message]]\ncomponent = "disk"\ncode = "of_our_own"\npattern = "mydriver: (?P<detail>.*)"\n')
-    message = KernelMessages.shipped(own).read("mydriver: out of spares")
+    message = KernelMessages(own).read("mydriver: out of spares")
     assert message is not None
     assert (message.code, message.detail) == ("of_our_own", "out of spares")
 
@@ -193,6 +193,7 @@ def test_rows_of_ones_own_count_first(tmp_path: Path) -> None:
     [
         ("[[message]]\ncomponent = 'disk'\ncode = 'a'\npattern = '('\n", "own.toml: a: pattern"),
         ("[[message]]\ncomponent = 'moon'\ncode = 'a'\npattern = 'x'\n", "own.toml: a: component 'moon' is none of gpu"),
+        ("[[message]]\ncomponent = 'disk'\ncode = 'a'\npattern = '(?P<job>x)'\n", "the group name job is taken"),
         ("[[message]]\ncode = 3\n", "own.toml: "),
         ("[[message", "own.toml: "),
     ],
@@ -201,5 +202,5 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, text: str, words: 
     own = tmp_path / "own.toml"
     own.write_text(text)
     with pytest.raises(ConfigError, match=r"own\.toml") as refused:
-        KernelMessages.shipped(own)
+        KernelMessages(own)
     assert words in str(refused.value)

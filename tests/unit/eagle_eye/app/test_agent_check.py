@@ -57,7 +57,7 @@ class Missing:
 
 def checked(tmp_path: Path, cls: type) -> CollectorCheck:
     config = Config(run_dir=str(tmp_path), state_dir=str(tmp_path), collectors={"tried": {"use": f"{__name__}:{cls.__name__}"}})
-    config = left_out(config, ["gpu", "host", "kernel_log", "process", "training"])
+    config = left_out(config, ["gpu", "host", "job_log", "kernel_log", "process", "training"])
     (check,) = (each for each in check_collectors(config, "n1", FakeClock()) if each.collector == "tried")
     return check
 

@@ -1,0 +1,1 @@
+"""What collectors find, and what they cost."""
