@@ -124,3 +124,11 @@ def in_first_pid_namespace() -> bool:
 def started_s_ago(start_time: int, monotonic_s: float) -> float:
     """Seconds since a process was started, from its start time (field 22 of /proc/PID/stat); inf: unknown."""
     return monotonic_s - start_time / TICKS_PER_S if start_time > 0 else math.inf
+
+
+def resident_bytes() -> int:
+    """Memory of this process (resident set, statm of proc(5)); 0: unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
