@@ -1,7 +1,6 @@
 """A cluster on one machine: a server, and nodes that each have an agent and a launcher, all real processes."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,8 +11,7 @@ from pathlib import Path
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import LaunchError
-
-PR_SET_PDEATHSIG = 1
+from eagle_eye.parent_death import of_ours
 
 
 @dataclass(slots=True)
@@ -122,14 +120,10 @@ class LocalCluster:
         command += ["--state-dir", str(self.state_dir), *arguments[1:]]
         self._log(name).parent.mkdir(parents=True, exist_ok=True)
         with self._log(name).open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509 -- one prctl; nothing is left behind when we are killed
+            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=of_ours())
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
