@@ -41,7 +41,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessGroup:
+class GroupConfiguration:
     """One process group as a rank knows it."""
 
     name: str
@@ -65,7 +65,7 @@ class FlightDump:
     rank: int
     """-1: neither the file's name nor the dump says it."""
     version: str
-    groups: Mapping[str, ProcessGroup]
+    groups: Mapping[str, GroupConfiguration]
     progress: Mapping[str, GroupProgress]
     """By the number that the rank itself gives its groups, in the order of their making."""
     collectives: tuple[Collective, ...]
@@ -122,7 +122,7 @@ def _mapping(value: object) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _group(value: object) -> tuple[str, ProcessGroup] | None:
+def _group(value: object) -> tuple[str, GroupConfiguration] | None:
     fields = _mapping(value)
     name = str(fields.get("name", ""))
     if not name:
@@ -133,7 +133,7 @@ def _group(value: object) -> tuple[str, ProcessGroup] | None:
         members = tuple(int(rank) for rank in listed)
     except (TypeError, ValueError, RecursionError):
         members = ()
-    return name, ProcessGroup(name, str(fields.get("desc", "")), members)
+    return name, GroupConfiguration(name, str(fields.get("desc", "")), members)
 
 
 def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
