@@ -70,7 +70,7 @@ def test_first_look_has_gauges_and_no_rates(pressure: Path) -> None:
     assert values["processors"] == 4.0
     assert values["memory_available_bytes"] == pytest.approx(3e9)
     rates = [name for name in values if name.endswith("_per_s") or name.startswith("cpu_") or "pressure" in name]
-    assert len(rates) == 13
+    assert len(rates) == 14
     assert all(math.isnan(values[name]) for name in rates)
 
 
