@@ -4,6 +4,7 @@ import array
 import fcntl
 import socket
 import struct
+from collections.abc import Callable
 
 SIOCETHTOOL = 0x8946
 GET_STRINGS, GET_STATISTICS, GET_SET_SIZES = 0x1B, 0x1D, 0x37
@@ -15,12 +16,14 @@ SPARE = 4096
 """Counters that there is room for beyond those that there were: the kernel writes as many as there are now, whatever fits."""
 MOST = 100_000
 
+Ioctl = Callable[[socket.socket, int, bytes], object]
+
 
 class EthtoolCounters:
     """Those of one interface. Their names are asked for again when their number has changed."""
 
-    def __init__(self, interface: str) -> None:
-        self.interface = interface
+    def __init__(self, interface: str, ioctl: Ioctl = fcntl.ioctl) -> None:
+        self.interface, self._ioctl = interface, ioctl
         self._names: list[str] = []
 
     def read(self) -> dict[str, int]:
@@ -46,5 +49,5 @@ class EthtoolCounters:
     def _ask(self, channel: socket.socket, question: bytes, room: int) -> bytes:
         """The kernel writes its answer over the question, within a buffer whose address the request holds."""
         buffer = array.array("B", question + bytes(room))
-        fcntl.ioctl(channel, SIOCETHTOOL, struct.pack("16sP", self.interface.encode()[:15], buffer.buffer_info()[0]))
+        self._ioctl(channel, SIOCETHTOOL, struct.pack("16sP", self.interface.encode()[:15], buffer.buffer_info()[0]))
         return buffer.tobytes()
