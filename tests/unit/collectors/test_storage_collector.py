@@ -121,6 +121,18 @@ def test_a_worker_in_a_container_is_asked_about_through_its_own_root(node: Node)
     assert question.mount == str(node.proc.root / str(PID) / "root" / "data")
 
 
+def test_an_agent_that_sees_a_read_only_tree_looks_at_that_of_the_machine(tmp_path: Path) -> None:
+    """So systemd's ProtectSystem=strict shows it to the agent alone."""
+    node = Node(tmp_path, write_paths=("/mnt/data",))
+    node.proc.worker(PID, DISK, NFS, cwd="/home", namespace="mnt:[1]")
+    node.proc.mounts("self", ("/", "ext4", "/dev/vda", "ro"), ("/mnt/data", "nfs4", "server:/data", "ro"), namespace="mnt:[9]")
+    node.proc.mounts(1, DISK, NFS, namespace="mnt:[1]")
+    node.proc.job(PID)
+    assert node.look(2) == []
+    assert {name: row["read_only"] for name, row in node.rows.items()} == {"n1/": 0.0, "n1/mnt/data": 0.0}
+    assert {question.write for question in node.prober.asked} == {"", str(node.proc.root / str(PID) / "root" / "mnt" / "data")}
+
+
 def test_a_mount_with_a_space_in_its_name(node: Node) -> None:
     node.proc.worker(PID, DISK, ("/mnt/my\\040data", "xfs", "/dev/sdb", "rw"), cwd="/mnt/my data/run")
     node.look()
