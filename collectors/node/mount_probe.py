@@ -67,23 +67,27 @@ def _stat(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(question: dict[str, Any]) -> dict[str, Any]:
-    path = question["path"] if _is_file(question["path"]) else _file_in(question["path"])
+    path = question["path"]
+    if not _holds_something(path):
+        path = _file_in(path if os.path.isdir(path) else os.path.dirname(path))  # noqa: PTH112, PTH120  # paths are plain text here
     return {"read_s": _read_s(path)} if path else {}
 
 
-def _is_file(path: str) -> bool:
+def _holds_something(path: str) -> bool:
+    """Whether it is a file with anything to read."""
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        found = os.lstat(path)
     except OSError:
         return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
 
 def _file_in(folder: str) -> str:
     """Some file of a folder; '' if there is none among the first entries."""
     try:
         with os.scandir(folder) as entries:
-            looked_at = (entry for entry, _ in zip(entries, range(LOOKED_AT), strict=False))
-            return next((entry.path for entry in looked_at if entry.is_file(follow_symlinks=False)), "")
+            looked_at = (entry.path for entry, _ in zip(entries, range(LOOKED_AT), strict=False))
+            return next((path for path in looked_at if _holds_something(path)), "")
     except (NotADirectoryError, FileNotFoundError):
         return ""
 

@@ -37,9 +37,16 @@ def test_a_folder_without_a_file_has_no_time_of_a_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "empty").touch()
     found = measured(question(tmp_path))
     assert "read_s" not in found
     assert found["errors"] == {}
+
+
+def test_where_the_job_has_an_empty_file_open_one_beside_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "tokens.bin").write_bytes(b"x")
+    assert measured(question(tmp_path, path=str(tmp_path / "empty")))["read_s"] > 0
 
 
 def test_a_file_that_the_job_has_removed_is_an_answer(tmp_path: Path) -> None:
