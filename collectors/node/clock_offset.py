@@ -55,8 +55,9 @@ def kernel_offset() -> ClockOffset:
         return NOT_KNOWN
     if answer < 0:
         return NOT_KNOWN
-    unit = 1e9 if asked.status & NANOSECONDS else 1e6
-    return ClockOffset(-asked.offset / unit, float(not asked.status & UNSYNCHRONISED))
+    if asked.status & UNSYNCHRONISED:  # nobody tells the kernel how far it is off
+        return ClockOffset(math.nan, 0.0)
+    return ClockOffset(-asked.offset / (1e9 if asked.status & NANOSECONDS else 1e6), 1.0)
 
 
 def offset_of(tracking: str) -> ClockOffset:
@@ -99,7 +100,7 @@ class ClockWatch:
             self._take(self._question, now)
         elif now - self._asked >= self.every_s:
             self._ask(now)
-        return kernel_offset() if self._known == NOT_KNOWN else self._known
+        return kernel_offset() if self._known is NOT_KNOWN else self._known
 
     def _ask(self, now: float) -> None:
         self._asked = now

@@ -22,6 +22,10 @@ def chronyc(folder: Path, body: str) -> Path:
     return script
 
 
+def same(one: ClockOffset, other: ClockOffset) -> bool:
+    return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(one, other, strict=True))
+
+
 def answered(watch: ClockWatch, clock: FakeClock) -> ClockOffset:
     """Looks until the script has ended; the clock stands meanwhile."""
     pause = Event()
@@ -56,14 +60,14 @@ def test_a_clock_that_chronyd_cannot_set_is_told_as_not_synchronised(tmp_path: P
 @pytest.mark.parametrize("body", ["echo '506 Cannot talk to daemon'; exit 1", "true", "head -c 3000 /dev/urandom"])
 def test_without_chronyd_the_kernel_tells_what_it_knows(tmp_path: Path, body: str) -> None:
     clock = FakeClock()
-    assert answered(ClockWatch(str(chronyc(tmp_path, body)), clock=clock), clock) == kernel_offset()
+    assert same(answered(ClockWatch(str(chronyc(tmp_path, body)), clock=clock), clock), kernel_offset())
 
 
 def test_without_chronyc_it_is_tried_once_alone(tmp_path: Path) -> None:
     clock = FakeClock()
     watch = ClockWatch(str(tmp_path / "none"), clock=clock)
     for _ in range(3):
-        assert watch.look() == kernel_offset()
+        assert same(watch.look(), kernel_offset())
         clock.advance(120.0)
 
 
@@ -73,7 +77,7 @@ def test_fault_a_chronyc_that_hangs_is_ended_and_holds_nobody(tmp_path: Path) ->
     watch.look()
     question = watch._question
     assert question is not None
-    assert watch.look() == kernel_offset(), "nobody waits for it"
+    assert same(watch.look(), kernel_offset()), "nobody waits for it"
     clock.advance(5.0)
     watch.look()
     assert question.returncode == -9
@@ -86,16 +90,16 @@ def test_an_old_answer_does_not_outlive_chronyd(tmp_path: Path) -> None:
     chronyc(tmp_path, "exit 1")
     clock.advance(60.0)
     watch.look()
-    assert answered(watch, clock) == kernel_offset()
+    assert same(answered(watch, clock), kernel_offset())
 
 
 def test_the_kernel_of_this_machine_answers() -> None:
     found = kernel_offset()
     assert found.synchronised in (0.0, 1.0)
-    assert abs(found.offset_s) < 1.0
+    assert math.isnan(found.offset_s) if not found.synchronised else abs(found.offset_s) < 1.0
 
 
 @given(st.text())
 def test_whatever_chronyc_prints_nothing_fails(text: str) -> None:
-    assert offset_of(text) == NOT_KNOWN or text.count(",") == 13
+    assert same(offset_of(text), NOT_KNOWN) or text.count(",") == 13
     offset_of(LINE.format(offset=text, leap=text))
