@@ -84,7 +84,7 @@ class StorageCollector:
         self._finder = MountFinder(self.proc, self.paths, self.write_paths)
         self._counters = self.counters or ServerCounters(self.proc)
         self._prober = self.prober or ProbeProcess(self.clock)
-        self._lives = 0
+        self._ended = 0
         self._mounts: dict[str, _WatchedMount] = {}
         self._pending: dict[str, _Pending] = {}
         """Mounts that have been asked and have not answered, also those that no job uses any more."""
@@ -93,6 +93,9 @@ class StorageCollector:
     def collect(self) -> list[Reading | Event]:
         monotonic = self.clock.monotonic()
         found: list[Reading | Event] = list(self._update(self._finder.find(self._jobs.read(), monotonic)))
+        if self._prober.ended != self._ended:  # what it had been asked will not be answered
+            self._ended = self._prober.ended
+            self._pending.clear()
         for point, watched in self._mounts.items():
             self._ask(point, watched, monotonic)
         self._take(self._prober.answers(ANSWER_S, sum(not pending.told for pending in self._pending.values())))
@@ -125,9 +128,6 @@ class StorageCollector:
         )  # fmt: skip
         if not self._prober.ask(question):
             return
-        if self._prober.lives != self._lives:  # what an earlier one was asked will not be answered
-            self._lives = self._prober.lives
-            self._pending.clear()
         self._pending[point] = _Pending(now)
         watched.timed = now if timed else watched.timed
         watched.written = now if written else watched.written

@@ -66,8 +66,8 @@ class MountProber(Protocol):
         ...
 
     @property
-    def lives(self) -> int:
-        """How often it had to be started: what was asked of an earlier one will not be answered."""
+    def ended(self) -> int:
+        """How often it has ended: what it had been asked until then will not be answered."""
         ...
 
 
@@ -79,7 +79,7 @@ class ProbeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._started = float("-inf")
         self._rest = b""
-        self.lives = 0
+        self.ended = 0
 
     def ask(self, question: ProbeQuestion, /) -> bool:
         """Returns at once. Raises OSError if it cannot be started."""
@@ -98,7 +98,7 @@ class ProbeProcess:
                 [sys.executable, "-I", "-S", str(PROGRAM)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, cwd="/", start_new_session=True,
             )  # fmt: skip
-            self._rest, self.lives = b"", self.lives + 1
+            self._rest = b""
             weakref.finalize(self, _end, self._process)
         return self._process
 
@@ -112,7 +112,7 @@ class ProbeProcess:
                 break
             data = os.read(self._process.stdout.fileno(), 65_536)
             if not data:
-                self._ended()
+                self._lose()
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
@@ -120,7 +120,8 @@ class ProbeProcess:
                     found.append(msgspec.json.decode(line, type=ProbeAnswer))
         return found
 
-    def _ended(self) -> None:
+    def _lose(self) -> None:
+        self.ended += 1
         log.warning("the process that times mounts has ended; it is started again after %.0f s", AGAIN_S)
         if self._process is not None:
             _end(self._process)

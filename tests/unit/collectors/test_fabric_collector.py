@@ -187,7 +187,9 @@ def test_fault_a_link_that_goes_down_is_told_at_once_and_once_and_so_is_its_retu
     expected = {"device": "mlx5_0", "port": "1", "pci": "0000:10:00.0", "rail": "0", "former_rate_gbit_per_s": "400", "rate_gbit_per_s": "", "missed": "0"}
     assert {name: down.attributes[name] for name in expected} == expected
     assert "state 2: INIT" in down.message
+    assert node.look() == []
     assert node.rows["n1/mlx5_0:1"]["port_active"] == 0.0
+    assert math.isnan(node.rows["n1/mlx5_0:1"]["link_rate_bytes_per_s"]), "what a port that is down says of its rate is not that of its link"
     node.sysfs.write(port / "state", ACTIVE)
     (up,) = node.look(6)
     assert (up.name, up.attributes["rate_gbit_per_s"]) == ("link.up", "400")
@@ -208,6 +210,16 @@ def test_fault_a_flap_between_two_looks_is_told(node: Node) -> None:
     events = node.look(10)
     assert told(events) == [("link.down", "n1/mlx5_0:1"), ("link.up", "n1/mlx5_0:1")]
     assert events[0].attributes["missed"] == "2"
+
+
+def test_twin_a_down_that_was_seen_is_not_told_again_by_its_count(node: Node) -> None:
+    port = node.sysfs.rdma("mlx5_0", "0000:10:00.0", link_downed="3")
+    node.look(6)
+    node.sysfs.write(port / "state", DOWN)
+    node.sysfs.write(port / "counters" / "link_downed", "4")
+    assert [name for name, _ in told(node.look())] == ["link.down"]
+    node.sysfs.write(port / "state", ACTIVE)
+    assert [name for name, _ in told(node.look(10))] == ["link.up"]
 
 
 def test_twin_a_count_of_downs_that_was_reset_is_no_flap(node: Node) -> None:

@@ -69,6 +69,9 @@ def test_it_never_writes_through_a_link(tmp_path: Path) -> None:
     (folder / f"{PREFIX}n1").symlink_to(target)
     measured(question(tmp_path, write=str(folder)))
     assert target.read_bytes() == b"mine"
+    (folder / f"{PREFIX}n1").hardlink_to(target)
+    measured(question(tmp_path, write=str(folder)))
+    assert target.read_bytes() == b"mine"
 
 
 def test_it_writes_into_no_folder_of_another_user(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_a_process_of_its_own_answers_each_mount(probe: ProbeProcess, tmp_path: 
     assert set(answers) == {"a", "b"}
     assert answers["a"].free_bytes > 0
     assert answers["a"].stat_s > 0
-    assert probe.lives == 1
+    assert probe.ended == 0
 
 
 def test_who_waits_for_nothing_gets_nothing_at_once(probe: ProbeProcess) -> None:
@@ -125,7 +128,7 @@ def test_a_process_that_ended_is_started_again_after_a_while(tmp_path: Path) -> 
     clock.advance(AGAIN_S)
     assert probe.ask(asked(tmp_path))
     assert [answer.name for answer in probe.answers(PATIENCE_S, 1)] == ["m"]
-    assert probe.lives == 2
+    assert probe.ended == 1
 
 
 def test_an_answer_without_a_number_is_not_known() -> None:

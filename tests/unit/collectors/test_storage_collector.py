@@ -27,18 +27,18 @@ class Prober:
     def __init__(self) -> None:
         self.asked: list[ProbeQuestion] = []
         self.silent: set[str] = set()
-        self.lives = 1
-        self._waiting: list[ProbeQuestion] = []
+        self.ended = 0
+        self.waiting: list[ProbeQuestion] = []
         self.answer = ProbeAnswer(name="", stat_s=1e-4, read_s=1e-3, write_s=2e-3, free_bytes=5e9, free_inodes=1000.0)
 
     def ask(self, question: ProbeQuestion, /) -> bool:
         self.asked.append(question)
-        self._waiting.append(question)
+        self.waiting.append(question)
         return True
 
     def answers(self, wait_s: float, most: int, /) -> list[ProbeAnswer]:
-        answered = [question for question in self._waiting if question.name not in self.silent]
-        self._waiting = [question for question in self._waiting if question.name in self.silent]
+        answered = [question for question in self.waiting if question.name not in self.silent]
+        self.waiting = [question for question in self.waiting if question.name in self.silent]
         return [self._answer(question) for question in answered]
 
     def _answer(self, question: ProbeQuestion) -> ProbeAnswer:
@@ -223,14 +223,16 @@ def test_twin_a_mount_that_hangs_and_is_used_by_no_job_any_more_is_not_told(node
     assert node.look(10) == []
 
 
-def test_what_an_earlier_process_was_asked_is_not_waited_for(node: Node) -> None:
-    node.proc.worker(PID, DISK, NFS, cwd="/mnt/data/run", files=["/home/log"])
+def test_what_a_process_was_asked_that_has_ended_is_asked_again(node: Node) -> None:
     node.prober.silent.add("/mnt/data")
     node.look(8)
-    node.prober.lives += 1
+    assert node.rows["n1/mnt/data"]["hung"] == 1.0
+    node.prober.ended += 1
+    node.prober.waiting.clear()
     node.prober.silent.clear()
-    node.look(2)
+    node.look()
     assert node.rows["n1/mnt/data"]["hung"] == 0.0
+    assert len(node.prober.asked) == 2
 
 
 # --- read-only
