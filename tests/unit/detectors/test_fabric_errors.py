@@ -105,7 +105,7 @@ def test_links_of_a_whole_cluster_are_told_apart() -> None:
     values[[17, 63_000]] = 50.0
     frames = [tick(BEGAN + 5 * index, names) for index in range(3)]
     for frame in frames:
-        frame.metrics[Kind.LINK]["symbol_errors_per_s"][:] = values  # type: ignore[index]
+        frame.metrics[Kind.LINK]["symbol_errors_per_s"][:] = values
     assert [claim.entity.name for claim in claims_of(FabricErrors(), frames)] == [names[17], names[63_000]]
 
 
@@ -135,3 +135,12 @@ def test_the_incidents_inform_and_accuse_nobody() -> None:
         )  # fmt: skip
         (incident,) = Diagnosis().diagnose((), [finding], Topology())
         assert (incident.cause, incident.severity, incident.culprits) == (cause, Severity.INFO, ())
+
+
+def test_links_of_a_node_that_is_lost_are_part_of_that_incident() -> None:
+    (claim,) = claims_of(FabricErrors(), [cut_frame(BEGAN, changed("link.down"))])
+    shared = {"revision": 1, "digest": "d", "job": JOB, "score": 0.9, "since": BEGAN, "time": BEGAN, "evidence": claim.evidence, "active": True}
+    lost = Finding(id="a", detector="liveness", entity=Entity(kind=Kind.NODE, name="node-0"), kind="node.lost", **shared)
+    down = Finding(id="b", detector="fabric_errors", entity=claim.entity, kind=claim.kind, **shared)
+    (incident,) = Diagnosis().diagnose((), [lost, down], Topology(nodes={"node-0": ""}))
+    assert (incident.cause, set(incident.findings)) == ("node lost", {"a", "b"})
