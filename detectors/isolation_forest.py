@@ -65,8 +65,8 @@ class _Trees:
     path: Doubles
 
 
-CONSTANT = frozenset({"processors"})
-"""Metrics that say what a machine is, not how it does."""
+CONSTANT = frozenset({"processors", "file_descriptors_percent", "clock_offset_s", "clock_synchronised"})
+"""Metrics that say what a machine is, or that drift for days: not how it does."""
 
 
 def features(frame: Frame) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
