@@ -46,8 +46,10 @@ class NvLinks:
                 yield from self._compare(handle, link, states[link] != INACTIVE)
 
     def values(self) -> dict[str, float]:
-        """Links that are up, and links that were up since the agent began and are down."""
+        """Links that are up, and links that were up since the agent began and are down; NaN where nothing is said of any."""
         read = [link for link in self._up if link not in self._unread]
+        if not read:
+            return {"nvlinks_active": math.nan, "nvlinks_down": math.nan}
         return {
             "nvlinks_active": float(sum(self._up[link] for link in read)),
             "nvlinks_down": float(sum(not self._up[link] and link in self._was_up for link in read)),

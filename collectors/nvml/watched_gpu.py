@@ -86,7 +86,7 @@ class WatchedGpu:
         if self._mig.enabled:
             values["utilisation_percent"] = values["memory_utilisation_percent"] = math.nan  # NVML has none of a divided GPU: 0 would be a lie
         changes += self._states.compare(values)
-        return [values[name] for name in NAMES], changes
+        return [values.get(name, math.nan) for name in NAMES], changes
 
     def instances(self) -> Iterator[tuple[str, tuple[float, ...]]]:
         """MIG instances: UUID, and one number for each of MIG_NAMES. Raises NVMLError if the GPU or the driver is gone."""

@@ -112,6 +112,7 @@ def deaths(draft: Draft) -> None:
         draft.tell("stall", workers[0], marks="10", phase="forward", age_s="2.5", state="T", **common)
     if draft.tick == 46:
         draft.tell("gpu.xid", gpu, code="79")
+        draft.tell("gpu.recovery_action", gpu, action="reset")
         draft.tell("gpu.lost", gpu, reason="fell off the bus")
         draft.tell("collector.failing", node, collector="gpu", reason="timed out")
         draft.tell("alert.firing", node, alert="GpuHot", id="a1", severity="critical", summary="GPU 3 at 95")

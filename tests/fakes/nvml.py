@@ -86,14 +86,14 @@ class FakeNvml:
         self._dead: set[FakeHandle] = set()
         """A GPU that was lost stays so until the library is opened anew."""
         self._registered: set[FakeHandle] = set()
-        self._hangs_in = ""
+        self._hangs_in = self._hangs_of = ""
         self._hanging = threading.Event()
         self._open = threading.Event()
         self._open.set()
 
-    def hang(self, function: str = "") -> None:
-        """Let every further call hang until `release`, or those of one function."""
-        self._hangs_in = function
+    def hang(self, function: str = "", uuid: str = "") -> None:
+        """Let every further call hang until `release`, or those of one function, or of one GPU."""
+        self._hangs_in, self._hangs_of = function, uuid
         self._hanging.clear()
         self._open.clear()
 
@@ -272,9 +272,9 @@ class FakeNvml:
 
     # --- how they fail
 
-    def _enter(self, name: str, *, initialised: bool = False) -> None:
+    def _enter(self, name: str, *, initialised: bool = False, uuid: str = "") -> None:
         self.calls[name] += 1
-        if not self._open.is_set() and self._hangs_in in {"", name}:
+        if not self._open.is_set() and self._hangs_in in {"", name} and self._hangs_of in {"", uuid}:
             self._hanging.set()
             self._open.wait()
         if not self._opened and not initialised:
@@ -285,10 +285,10 @@ class FakeNvml:
             raise self._error(self.refuses[name])
 
     def _gpu(self, name: str, handle: FakeHandle) -> FakeGpu:
-        self._enter(name)
+        gpu = self.gpus[handle.index]
+        self._enter(name, uuid=gpu.uuid)
         if handle.opening != self._opening:
             raise self._error("NVML_ERROR_INVALID_ARGUMENT")
-        gpu = self.gpus[handle.index]
         if gpu.lost or handle in self._dead:
             self._dead.add(FakeHandle(handle.index, handle.opening))
             raise self._error("NVML_ERROR_GPU_IS_LOST")
