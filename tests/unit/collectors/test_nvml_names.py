@@ -1,5 +1,6 @@
 """Every name of NVML that we use is in the real package, and the fake has its arguments and structures."""
 
+import ctypes
 import inspect
 import re
 import sys
@@ -10,7 +11,8 @@ import pytest
 
 from collectors.nvml import fabric
 from collectors.nvml.driver import NvmlDriver
-from collectors.nvml.fields import FieldId
+from collectors.nvml.field_reader import LAYOUT, FieldReader
+from collectors.nvml.fields import FieldId, FieldKind, FieldMetric
 from collectors.nvml.state_changes import RECOVERY_ACTIONS
 from fakes.nvml import CONSTANTS, FakeNvml
 from fakes.nvml_gpu import STRUCTURES
@@ -68,6 +70,28 @@ def test_the_fake_takes_the_arguments_of_the_real_package(pynvml: ModuleType) ->
 def test_the_fakes_structures_are_those_of_the_real_package(pynvml: ModuleType) -> None:
     for name, ours in STRUCTURES.items():
         assert [field[0] for field in ours._fields_] == [field[0] for field in getattr(pynvml, name)._fields_], name
+
+
+def test_the_layout_of_a_value_is_that_of_the_real_package(pynvml: ModuleType) -> None:
+    value = pynvml.c_nvmlFieldValue_t
+    assert ctypes.sizeof(value) == LAYOUT.size
+    offsets = [getattr(value, name).offset for name, _ in value._fields_]
+    assert offsets == [0, 4, 8, 16, 24, 28, 32]
+
+
+@pytest.mark.parametrize(("kind", "member", "number"), [(0, "dVal", 0.5), (1, "uiVal", 7), (2, "ulVal", 7), (3, "ullVal", 1 << 40), (4, "sllVal", -7), (5, "siVal", -7), (6, "usVal", 7)])
+def test_each_type_of_value_is_read_as_it_was_written(kind: int, member: str, number: float) -> None:
+    nvml = FakeNvml(gpus=1)
+    (value,) = (nvml.c_nvmlFieldValue_t * 1)()  # type: ignore[attr-defined]
+    value.valueType = kind
+    value.value.dVal = -1e300  # what the call before left in the other bytes
+    setattr(value.value, member, number)
+    nvml.nvmlDeviceGetFieldValues = lambda handle, fieldIds: (type(value) * 1)(value)  # type: ignore[assignment, method-assign]  # noqa: N803
+    driver = NvmlDriver(nvml)
+    driver.open()
+    reader = FieldReader(driver, "GPU 0", [FieldMetric("watts", (FieldId.POWER_AVERAGE,), FieldKind.GAUGE)], ())
+    reader.read(driver.call("nvmlDeviceGetHandleByIndex", "", 0), 1.0, slow=False)
+    assert reader.values() == {"watts": number}
 
 
 def test_without_the_package_the_fake_has_structures_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

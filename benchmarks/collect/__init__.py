@@ -1,0 +1,1 @@
+"""What collectors cost, and whether they read what other tools read."""
