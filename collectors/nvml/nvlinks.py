@@ -59,7 +59,7 @@ class NvLinks:
         before, self._up[link] = self._up.get(link), up
         if up and link not in self._remotes:
             self._remotes[link] = self._remote(handle, link)
-        if before is not None and before != up and (up or link in self._was_up):
+        if before is not None and before != up:
             word, remote = "up" if up else "down", self._remotes.get(link, "")
             yield GpuChange(f"gpu.nvlink_{word}", f"NVLink {link}{f' to {remote}' if remote else ''} is {word}", {"link": link, "remote": remote})
         if up:

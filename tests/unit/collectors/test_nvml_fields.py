@@ -2,6 +2,7 @@
 
 import logging
 import math
+from pathlib import Path
 
 import pytest
 
@@ -175,6 +176,13 @@ def test_nvlink_errors_are_the_sum_of_all_links_and_name_the_worst() -> None:
     assert (row["nvlink_replays_per_s"], row["nvlink_crc_errors_per_s"], row["nvlink_worst"]) == (5, 9, 7)
     node.seconds(1)
     assert math.isnan(node.row()["nvlink_worst"]), "none since"
+
+
+def test_every_metric_is_in_the_documentation_once_with_what_uses_it() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "wire.md").read_text()
+    table = text[text.index("### Metrics of GPUs") : text.index("### Event")]
+    rows = [line.split("|")[1].split(",") for line in table.splitlines() if line.startswith("| ") and not line.startswith("| metric")]
+    assert sorted(name.strip() for names in rows for name in names) == sorted(NAMES)
 
 
 def test_states_and_rates_are_told_apart() -> None:
