@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .driver import UNKNOWN_HERE, NvmlDriver
+from .driver import NOT_GIVEN, NvmlDriver
 from .fields import FieldKind
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class CallReader:
 
     def _failed(self, metric: CallMetric, error: Exception) -> None:
         first = metric.names[0]
-        if self._driver.is_one_of(error, UNKNOWN_HERE):
+        if self._driver.is_one_of(error, NOT_GIVEN):
             self._unknown.add(first)
         if first not in self._told:
             self._told.add(first)

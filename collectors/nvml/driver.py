@@ -13,14 +13,15 @@ LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 """The GPU does not answer, or only after a reset."""
 GONE = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_DRIVER_NOT_LOADED")
 """The driver as a whole: it was unloaded, or never loaded."""
-UNKNOWN_HERE = (
+NOT_GIVEN = (
     "NVML_ERROR_NOT_SUPPORTED",
     "NVML_ERROR_INVALID_ARGUMENT",
     "NVML_ERROR_FUNCTION_NOT_FOUND",
     "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
     "NVML_ERROR_DEPRECATED",
+    "NVML_ERROR_NO_PERMISSION",
 )
-"""This driver or this GPU does not have it, and will not have it in a second."""
+"""This driver or this GPU does not have it, or not for this user, and that will not change within a second."""
 REMEDIES = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "install NVIDIA's driver, or set collectors.gpu.enabled = false",
     "NVML_ERROR_DRIVER_NOT_LOADED": "load it with modprobe nvidia; dmesg says why it did not load by itself",

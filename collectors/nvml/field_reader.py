@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .driver import LOST, UNKNOWN_HERE, NvmlDriver
+from .driver import LOST, NOT_GIVEN, NvmlDriver
 from .fields import FieldId, FieldKind, FieldMetric, FieldQuery, FieldScope
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class FieldReader:
     def _failed(self, query: FieldQuery, code: int) -> dict[FieldQuery, int]:
         if self._driver.is_one_of(code, LOST):
             raise self._driver.nvml.NVMLError(code)
-        return {query: code} if query in self._factors and self._driver.is_one_of(code, UNKNOWN_HERE) else {}
+        return {query: code} if query in self._factors and self._driver.is_one_of(code, NOT_GIVEN) else {}
 
     def _leave_out(self, unknown: Mapping[FieldQuery, int]) -> None:
         self._fast = [query for query in self._fast if query not in unknown]
@@ -128,7 +128,7 @@ class FieldReader:
         for _, _, queries in self._sums:
             queries[:] = [query for query in queries if query not in unknown]
         names = dict.fromkeys(name for name, _, _ in self._sums)
-        self._tell("has no " + ", ".join(name for name in names if not self.knows(name)) + ": this GPU or driver does not know these fields")
+        self._tell("has no " + ", ".join(name for name in names if not self.knows(name)) + ": this GPU or driver does not give these fields")
 
     def _refuse(self, error: Exception) -> None:
         self.refused = True

@@ -15,33 +15,16 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from .nvml_gpu import STATE_FIELDS, STRUCTURES, UNSIGNED_INT, UNSIGNED_LONG_LONG, FakeGpu, FakeHandle, FakeMigInstance
-
-CONSTANTS = {
-    "NVML_TEMPERATURE_GPU": 0,
-    "NVML_CLOCK_SM": 1,
-    "NVML_CLOCK_MEM": 2,
-    "NVML_VOLATILE_ECC": 0,
-    "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
-    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
-    "nvmlEventTypeXidCriticalError": 8,
-    "NVML_ERROR_UNINITIALIZED": 1,
-    "NVML_ERROR_INVALID_ARGUMENT": 2,
-    "NVML_ERROR_NOT_SUPPORTED": 3,
-    "NVML_ERROR_NO_PERMISSION": 4,
-    "NVML_ERROR_NOT_FOUND": 6,
-    "NVML_ERROR_DRIVER_NOT_LOADED": 9,
-    "NVML_ERROR_TIMEOUT": 10,
-    "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
-    "NVML_ERROR_FUNCTION_NOT_FOUND": 13,
-    "NVML_ERROR_GPU_IS_LOST": 15,
-    "NVML_ERROR_RESET_REQUIRED": 16,
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18,
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": 25,
-    "NVML_ERROR_DEPRECATED": 26,
-    "NVML_ERROR_UNKNOWN": 999,
-}
-"""As in nvml.h; used where nvidia-ml-py is not installed."""
+from .nvml_gpu import (
+    CONSTANTS,
+    STATE_FIELDS,
+    STRUCTURES,
+    UNSIGNED_INT,
+    UNSIGNED_LONG_LONG,
+    FakeGpu,
+    FakeHandle,
+    FakeMigInstance,
+)
 
 
 class _Error(Exception):

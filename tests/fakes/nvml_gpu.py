@@ -1,4 +1,4 @@
-"""One GPU of `fakes.nvml`, in NVML's own units, and the structures of nvidia-ml-py for where that package is not installed."""
+"""One GPU of `fakes.nvml`, in NVML's own units, and the constants and structures of nvidia-ml-py for where that package is not installed."""
 
 import ctypes
 from dataclasses import dataclass, field
@@ -16,6 +16,33 @@ COUNTERS = (
     *range(5, 18), *range(18, 32), *range(74, 80), 83, 142, 143, 144, 145, 169, *range(173, 184), 186, 230, 269, 270, 271,
 )  # fmt: skip
 """Further fields that a Hopper GPU with a driver of 2026 knows; 0 unless a test sets them."""
+
+
+CONSTANTS = {
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_CLOCK_SM": 1,
+    "NVML_CLOCK_MEM": 2,
+    "NVML_VOLATILE_ECC": 0,
+    "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "nvmlEventTypeXidCriticalError": 8,
+    "NVML_ERROR_UNINITIALIZED": 1,
+    "NVML_ERROR_INVALID_ARGUMENT": 2,
+    "NVML_ERROR_NOT_SUPPORTED": 3,
+    "NVML_ERROR_NO_PERMISSION": 4,
+    "NVML_ERROR_NOT_FOUND": 6,
+    "NVML_ERROR_DRIVER_NOT_LOADED": 9,
+    "NVML_ERROR_TIMEOUT": 10,
+    "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
+    "NVML_ERROR_FUNCTION_NOT_FOUND": 13,
+    "NVML_ERROR_GPU_IS_LOST": 15,
+    "NVML_ERROR_RESET_REQUIRED": 16,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18,
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": 25,
+    "NVML_ERROR_DEPRECATED": 26,
+    "NVML_ERROR_UNKNOWN": 999,
+}
+"""As in nvml.h; used where nvidia-ml-py is not installed."""
 
 
 class Value(ctypes.Union):

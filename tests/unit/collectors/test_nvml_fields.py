@@ -136,6 +136,15 @@ def test_what_a_gpu_does_not_know_is_left_out_of_later_batches_with_one_line(cap
     assert math.isnan(node.row()["remapped_rows"])
 
 
+def test_what_this_user_may_not_ask_for_is_left_out_too() -> None:
+    node = GpuNode(gpus=1)
+    whole = node.nvml.gpus[0].value_of
+    node.nvml.gpus[0].value_of = lambda number, scope: (4, 0) if number == 173 else whole(number, scope)  # type: ignore[method-assign]
+    assert node.seconds(3) == []
+    assert math.isnan(node.row()["pcie_correctable_errors_per_s"])
+    assert (173, 0) not in node.nvml.asked[-1]
+
+
 def test_power_is_asked_by_function_where_there_is_no_field_for_it() -> None:
     node = GpuNode(gpus=1)
     node.nvml.gpus[0].unknown_fields = {185, 186}

@@ -14,8 +14,8 @@ from collectors.nvml.driver import NvmlDriver
 from collectors.nvml.field_reader import LAYOUT, FieldReader
 from collectors.nvml.fields import FieldId, FieldKind, FieldMetric
 from collectors.nvml.state_changes import RECOVERY_ACTIONS
-from fakes.nvml import CONSTANTS, FakeNvml
-from fakes.nvml_gpu import STRUCTURES
+from fakes.nvml import FakeNvml
+from fakes.nvml_gpu import CONSTANTS, STRUCTURES
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (*(ROOT / "collectors" / "nvml").glob("*.py"), ROOT / "collectors" / "gpu.py", ROOT / "eagle_eye" / "gpu_devices.py")
