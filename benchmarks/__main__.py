@@ -50,9 +50,9 @@ ELASTIC = (
     "benchmarks.elastic.join",
     "benchmarks.elastic.state_rate",
 )
-COLLECT = ("benchmarks.collect.gpu_cost",)
-"""`benchmarks.collect.gpu_beside_nvidia_smi` needs a GPU: by hand."""
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
+COLLECT = ("benchmarks.collect.job_log", "benchmarks.collect.gpu_cost")
+"""`benchmarks.collect.gpu_beside_nvidia_smi` needs a GPU: by hand."""
 FAULTS = (
     "benchmarks.faults.attempts",
     "benchmarks.faults.agreement",
@@ -60,8 +60,8 @@ FAULTS = (
     "benchmarks.faults.incidents_command",
     "benchmarks.faults.parts_away",
 )
-HISTORY = ("benchmarks.cluster.history",)
-"""Reads public data, too."""
+HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.log_lines")
+"""These read public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")
 """`make soak`."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
     parser.add_argument("--data", help="folder of the public data, with planner/ in it")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *COLLECT, *CLUSTER, *ELASTIC, *HARM, *FAULTS, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
+    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
@@ -108,7 +108,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *COLLECT, *LONG, *CLUSTER, *ELASTIC, *HARM, *FAULTS, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
+    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "

@@ -43,6 +43,8 @@ class ProcessCollector:
 
     interval_s: ClassVar[float] = 0.5
     timeout_s: ClassVar[float] = 3.0
+    urgent: ClassVar[bool] = True
+    """Never slowed for the agent's budget: hangs and deaths are found by it."""
 
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))

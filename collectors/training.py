@@ -57,6 +57,8 @@ class TrainingCollector:
 
     interval_s: ClassVar[float] = 0.2
     timeout_s: ClassVar[float] = 5.0
+    urgent: ClassVar[bool] = True
+    """Never slowed for the agent's budget: hangs and deaths are found by it."""
 
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))

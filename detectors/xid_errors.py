@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from eagle_eye.error_statuses import xid
 from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind, Severity
+from eagle_eye.xids import xid
 
 from .features.active_claims import ActiveClaims, ends_epoch
 
@@ -22,8 +22,10 @@ _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.
 class XidErrors:
     """Claims gpu.xid with the vendor's advice, and gpu.lost.
 
-    What the driver itself advises (`gpu.recovery_action`) is a line of evidence of the GPU's gpu.xid; alone it informs, since it has no code. An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more
-    is withdrawn after `withdraw_after_s` seconds without another, since the driver never reports that a GPU has recovered. A
+    What the driver itself advises (`gpu.recovery_action`) is a line of evidence of the GPU's gpu.xid; alone it informs, since
+    it has no code.
+
+    An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more is withdrawn after `withdraw_after_s` seconds without another, since the driver never reports that a GPU has recovered. A
     lost GPU is withdrawn when it is read again.
     """
 
@@ -50,17 +52,20 @@ class XidErrors:
         yield from self._forget(frame)
 
     def _xid(self, event: Event) -> Iterator[Claim]:
-        row = xid(integer_attribute(event, "code"))
+        row = xid(integer_attribute(event, "code"), event.attributes.get("qualifier", ""))
         gpu = event.entity.name
         self._newest[gpu] = event.time
         if row.severity is Severity.SEV1:
             self._lasting.add(gpu)
+        before = self._claims.open.get((event.entity, "gpu.xid"))
+        if before and any(line.status == row.status for line in before.evidence):
+            return  # NVML and the kernel's log tell the same Xid; and a broken GPU tells it again and again
         proof = Evidence(
             text=f"{_words(event)}: Xid {row.code}, {row.name}; the vendor advises: {row.advice}",
             event=event.id,
             metric="xid",
             value=float(row.code),
-            status=f"xid {row.code}",
+            status=row.status,
         )
         yield from self._more(event, proof, _SCORES[row.severity])
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .errors import ConfigError
-from .ranges import Bytes, Count, Delay, LongSeconds, Ratio, Seconds
+from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Ratio, Seconds
 from .types import digest_of
 
 HIGHEST_PORT = 65_535
@@ -181,6 +181,10 @@ class AgentConfig(Section, frozen=True, kw_only=True):
     """Seconds between two checks of the workers' progress."""
     idle: bool = False
     """True: write batches also while the node has no job, so that an idle node is watched."""
+    cpu_percent: Percent = 10.0
+    """Of one processor that the agent may use, over ten seconds; beyond it the costliest collectors run less often, which is told. What finds hangs and deaths is never slowed."""
+    memory_mb: Megabytes = 500.0
+    """Memory of the agent beyond which it is told that it grows."""
 
 
 class StallConfig(Section, frozen=True, kw_only=True):

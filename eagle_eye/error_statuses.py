@@ -1,4 +1,4 @@
-"""Tables of error statuses and GPU Xid codes with their severities (lookup only).
+"""Table of error statuses with their severities (lookup only); Xid codes are in xids.py.
 
 `STATUSES` is Unicron's table 1 (arXiv 2401.00134): error status → the in-band method that finds it → the weakest
 repair that can help. We added the patterns that recognise a status in an exception's text, and the rows marked so.
@@ -10,11 +10,6 @@ CUDA Runtime", docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html),
 type and with the prefix that torch, Triton or NCCL give it; or by NVML's NVML_ERROR_GPU_IS_LOST from pynvml
 (docs.nvidia.com/deploy/nvml-api, nvmlReturn_t). Nothing that reaches Python says "invalid DMA mapping" of hardware
 alone; that, and a link that fails in another way, is seen by its Xid.
-
-`XIDS` maps the GPU driver's Xid codes to the vendor's advice: the column "Resolution Bucket (Immediate Action)" of
-NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, as of
-October 2025). Severity follows from the bucket: restart the application → SEV2; reset the GPU, restart the machine
-or follow a workflow that ends in either → SEV1, since workers must leave the GPU first; ignore → informs.
 """
 
 import re
@@ -148,75 +143,3 @@ def stronger(statuses: Iterable[ErrorStatus]) -> ErrorStatus:
     """
     telling = (status for status in statuses if status.name != "other software error")
     return min(telling, key=lambda status: (status.severity, status.symptom), default=BY_NAME["other software error"])
-
-
-@dataclass(frozen=True, slots=True)
-class Xid:
-    """What the vendor advises on one code."""
-
-    code: int
-    name: str
-    advice: str
-    severity: Severity
-
-    @property
-    def of_the_program(self) -> bool:
-        """What a program does to its own part of the GPU: it shows nothing against the GPU."""
-        return self.code in OF_THE_PROGRAM
-
-
-OF_THE_PROGRAM = frozenset({13, 31, 43, 45, 69})
-"""Xids that NVIDIA's catalog puts down to the user's application: an illegal address or instruction, and the cleanup after it."""
-_RESTART = "restart the application"
-_RESET = "reset the GPU once no process uses it"
-_NOTHING = "none at once; watch for others"
-_NVLINK = "follow the NVLink workflow: check both ends of the link, reset both GPUs"
-
-XIDS = {
-    xid.code: xid
-    for xid in (
-        Xid(8, "GPU stopped processing", _RESTART, Severity.SEV2),
-        Xid(11, "invalid or corrupted push buffer", _RESTART, Severity.SEV2),
-        Xid(13, "graphics engine exception", _RESTART, Severity.SEV2),
-        Xid(31, "GPU memory page fault", _RESTART, Severity.SEV2),
-        Xid(32, "invalid or corrupted push buffer", _RESTART, Severity.SEV2),
-        Xid(33, "unused on Ampere and newer", "contact support", Severity.INFO),
-        Xid(38, "driver firmware error", _NOTHING, Severity.INFO),
-        Xid(39, "copy engine exception", _RESTART, Severity.SEV2),
-        Xid(43, "GPU stopped processing a faulty channel", _NOTHING, Severity.INFO),
-        Xid(45, "cleanup after an earlier error or an ended process", "follow the Xid before it", Severity.INFO),
-        Xid(46, "GPU stopped processing", _RESET, Severity.SEV1),
-        Xid(48, "double-bit ECC error", "drain, then reset the GPU; run the field diagnosis", Severity.SEV1),
-        Xid(54, "auxiliary power is not connected", "check cables and power", Severity.SEV1),
-        Xid(61, "micro-controller breakpoint; unused on Ampere and newer", "contact support", Severity.INFO),
-        Xid(62, "micro-controller halt", _RESET, Severity.SEV1),
-        Xid(63, "memory row remapped", _NOTHING, Severity.INFO),
-        Xid(64, "memory row could not be remapped", _RESET, Severity.SEV1),
-        Xid(69, "graphics engine class error", _RESTART, Severity.SEV2),
-        Xid(74, "NVLink error", _NVLINK, Severity.SEV1),
-        Xid(79, "GPU has fallen off the bus", "restart the machine", Severity.SEV1),
-        Xid(92, "many single-bit ECC errors", _NOTHING, Severity.INFO),
-        Xid(94, "contained memory error", _RESTART, Severity.SEV2),
-        Xid(95, "uncontained memory error", _RESET, Severity.SEV1),
-        Xid(109, "context switch timed out", _RESET, Severity.SEV1),
-        Xid(110, "security fault", _RESET, Severity.SEV1),
-        Xid(119, "GSP firmware does not answer", _RESET, Severity.SEV1),
-        Xid(120, "GSP firmware error", _RESET, Severity.SEV1),
-        Xid(121, "chip-to-chip link error", _NOTHING, Severity.INFO),
-        Xid(136, "link training failed", _RESET, Severity.SEV1),
-        Xid(137, "NVLink privilege error", _NOTHING, Severity.INFO),
-        Xid(140, "unrecovered ECC error", _RESET, Severity.SEV1),
-        Xid(143, "GPU initialisation error", _RESET, Severity.SEV1),
-        Xid(145, "NVLink RLW error", _NVLINK, Severity.SEV1),
-        Xid(149, "NVLink NETIR error", _NVLINK, Severity.SEV1),
-        Xid(151, "key rotation error", "restart the virtual machine", Severity.SEV1),
-        Xid(154, "recovery action changed", "follow the Xid before it", Severity.INFO),
-        Xid(155, "NVLink error told by software", _RESET, Severity.SEV1),
-        Xid(158, "GPU fatal timeout", _RESET, Severity.SEV1),
-    )
-}
-
-
-def xid(code: int) -> Xid:
-    """The row of a code. A code that the table lacks informs only: on what we do not know we evict nobody."""
-    return XIDS.get(code, Xid(code, "not in the table", "look it up in the vendor's catalog", Severity.INFO))

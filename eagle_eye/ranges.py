@@ -23,6 +23,9 @@ Ratio = Annotated[float, Meta(gt=0, le=1000)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=100_000)]
 """0 is none."""
+Percent = Annotated[float, Meta(gt=0, le=100_000)]
+"""Of one processor, so that several may be allowed."""
+Megabytes = Annotated[float, Meta(gt=0, le=1 << 20)]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 50)]
 ProcessId = Annotated[int, Meta(ge=1, le=1 << 22)]
 """Linux's largest is 2²² (proc(5), pid_max)."""

@@ -1,1 +1,1 @@
-"""What collectors cost, and whether they read what other tools read."""
+"""What collectors find and cost, and whether they read what other tools read."""

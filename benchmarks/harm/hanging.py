@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from eagle_eye.app.local_cluster import PR_SET_PDEATHSIG
+from eagle_eye.parent_death import PR_SET_PDEATHSIG
 
 LONG_S = float(1 << 30)
 CLONE = {"x86_64": 56, "aarch64": 220}

@@ -9,6 +9,7 @@ import math
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from collectors.worker.procfs import resident_bytes
 from eagle_eye import plugins
 from eagle_eye.access.credentials import node_credentials
 from eagle_eye.clock import Clock, SystemClock
@@ -26,6 +28,7 @@ from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
 
+from .agent_budget import AgentBudget, AgentUse
 from .batch_builder import BatchBuilder
 from .job_registry import JobRegistry
 from .lazy_stream import LazyStream
@@ -68,12 +71,15 @@ class Agent:
         incarnation: str,
         batch_s: float = 1.0,
         idle: bool = False,
+        budget: AgentBudget | None = None,
     ) -> None:
-        """`incarnation`: random id of this agent process; `idle`: also write batches while the node has no job."""
+        """`incarnation`: random id of this agent process; `idle`: also write batches while the node has no job; `budget`: None = none is kept."""
         self.node, self.incarnation = node, incarnation
         self._collectors = {collector.name: collector for collector in collectors}
         self._writer, self._jobs, self._inbox, self._clock = writer, jobs, inbox, clock
         self._batch_s, self._idle = batch_s, idle
+        self._budget = budget
+        self._processor_s = {name: 0.0 for name, each in self._collectors.items() if not getattr(each.collector, "urgent", False)}
         self._batch_builder = BatchBuilder(jobs.job_of)
         self._second: int | None = None
         self._numbers: dict[str, int] = {}
@@ -104,6 +110,7 @@ class Agent:
             first, self._second = self._second is None, second
             if not first:  # a batch of less than a second would have no numbers yet
                 self._send_batches(wall, monotonic)
+            self._keep_budget(monotonic)
         for collector in self._collectors.values():
             if collector.schedule.due(wall, monotonic):
                 collector.schedule.started(wall, monotonic)
@@ -146,6 +153,8 @@ class Agent:
             self._take_notice(result)
             return
         collector = self._collectors[result.name]
+        if result.name in self._processor_s:
+            self._processor_s[result.name] += result.processor_s
         self._report_health(collector, collector.schedule.finished(self._clock.monotonic(), result.error))
         for found in result.found:
             if isinstance(found, Event):
@@ -175,6 +184,18 @@ class Agent:
         self._send_event(
             unsigned_event(change.name, Kind.NODE, self.node, now, message, collector=collector.name, reason=change.reason)
         )
+
+    def _keep_budget(self, monotonic: float) -> None:
+        """Run collectors less often, or more often again, as the budget asks for; each change is logged and told."""
+        if self._budget is None:
+            return
+        use = AgentUse(monotonic, time.process_time(), resident_bytes(), dict(self._processor_s))
+        for change in self._budget.check(use):
+            log.warning("agent budget: %s", change.reason)
+            if change.collector:
+                self._collectors[change.collector].schedule.pace = change.pace
+            event = unsigned_event("agent.budget", Kind.NODE, self.node, self._clock.now(), change.reason, collector=change.collector, pace=change.pace)
+            self._send_event(event)
 
     # --- records
 
@@ -250,6 +271,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     agent = Agent(
         node, collectors, writer, jobs, inbox,
         clock=clock, incarnation=incarnation, batch_s=config.agent.batch_s, idle=config.agent.idle,
+        budget=AgentBudget(config.agent.cpu_percent, config.agent.memory_mb),
     )  # fmt: skip
     session.start()
     try:
@@ -268,7 +290,7 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorT
     """
     poll_s = config.agent.stall_poll_s
     services = {
-        "node": node, "run_dir": config.run, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s,
+        "node": node, "run_dir": config.run, "state_dir": config.state, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s,
         "stall": config.stall,
     }  # fmt: skip
     intervals = {"training": poll_s}

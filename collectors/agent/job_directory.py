@@ -36,6 +36,8 @@ class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Field 22 of /proc/PID/stat."""
     ring: str = ""
     socket: str = ""
+    log: str = ""
+    """File with its output."""
     epoch: int = 0
     born: int = -1
     """Epoch in which its process was forked: an elastic worker continues in later epochs. -1: the same as `epoch`."""

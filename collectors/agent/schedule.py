@@ -5,6 +5,7 @@ The agent's thread never waits for a collector: each has a thread of its own, an
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,6 +53,8 @@ class Schedule:
 
     interval_s: float = 1.0
     timeout_s: float = 5.0
+    pace: int = 1
+    """It runs so many times less often than `interval_s` says: the agent keeps to its budget."""
     health: HealthState = HealthState.OK
     reason: str = ""
     _slot: int | None = None
@@ -67,11 +70,11 @@ class Schedule:
 
     def due(self, wall: float, monotonic: float) -> bool:
         """Whether to run now. Slots are aligned to wall time; setting the clock only moves them."""
-        slot = math.floor((wall + LEAD_S) / self.interval_s)
+        slot = self._slot_at(wall)
         return slot != self._slot and not self.pending and monotonic >= self._retry_at
 
     def started(self, wall: float, monotonic: float) -> None:
-        self._slot = math.floor((wall + LEAD_S) / self.interval_s)
+        self._slot = self._slot_at(wall)
         self._started = monotonic
 
     def finished(self, monotonic: float, error: str) -> HealthChange | None:
@@ -96,7 +99,11 @@ class Schedule:
 
     def next_in(self, wall: float) -> float:
         """Seconds until the next slot begins."""
-        return self.interval_s - (wall + LEAD_S) % self.interval_s
+        interval_s = self.interval_s * self.pace
+        return interval_s - (wall + LEAD_S) % interval_s
+
+    def _slot_at(self, wall: float) -> int:
+        return math.floor((wall + LEAD_S) / (self.interval_s * self.pace))
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,8 @@ class CollectorResult:
     name: str
     found: Sequence[Reading | StepReading | Event] = ()
     error: str = ""
+    processor_s: float = 0.0
+    """Processor time of its thread in this run."""
 
 
 @dataclass
@@ -135,7 +144,11 @@ class CollectorThread:
 
     def _run(self, results: "SimpleQueue[CollectorResult]") -> None:
         while self._requests.get():
+            began = time.thread_time()
+            found: tuple[Reading | StepReading | Event, ...] = ()
+            failure = ""
             try:
-                results.put(CollectorResult(self.name, tuple(self.collector.collect())))
+                found = tuple(self.collector.collect())
             except Exception as error:  # noqa: BLE001  # boundary: any plugin may raise anything; it is reported and retried
-                results.put(CollectorResult(self.name, error=f"{type(error).__name__}: {error}"))
+                failure = f"{type(error).__name__}: {error}"
+            results.put(CollectorResult(self.name, found, failure, time.thread_time() - began))

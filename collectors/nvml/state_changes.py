@@ -3,10 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from .change import GpuChange
+from eagle_eye.xids import RECOVERY_ACTIONS
 
-RECOVERY_ACTIONS = {0: "none", 1: "reset", 2: "reboot", 3: "drain-p2p", 4: "drain-and-reset"}
-"""nvmlDeviceGpuRecoveryAction_t. What 5 and above mean differs between drivers, so they are told by their number."""
+from .change import GpuChange
 
 
 class StateChanges:
@@ -36,8 +35,9 @@ class StateChanges:
         advice = values["recovery_action"]
         if math.isnan(advice) or advice == self._known.get("recovery_action", 0.0):
             return
-        action = RECOVERY_ACTIONS.get(int(advice), f"action {int(advice)}")
-        yield GpuChange("gpu.recovery_action", f"the driver advises: {action}", {"action": action, "code": int(advice)})
+        code = int(advice)
+        action = RECOVERY_ACTIONS[code][0] if code in RECOVERY_ACTIONS else f"action {code}"  # what 5 and above mean differs between drivers
+        yield GpuChange("gpu.recovery_action", f"the driver advises: {action}", {"action": action, "code": code})
 
     def _rose(self, name: str, values: Mapping[str, float]) -> bool:
         return values[name] > self._known.get(name, math.inf)

@@ -4,7 +4,9 @@ An open descriptor costs one system call per read and stays bound to its process
 ESRCH even if another process has got the pid.
 """
 
+import math
 import os
+from pathlib import Path
 from typing import NamedTuple, Self
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -109,3 +111,24 @@ def users_of(pid: int) -> tuple[int, ...]:
     except (OSError, StopIteration):
         return ()
     return tuple(int(user) for user in line.split()[1:3])
+
+
+def in_first_pid_namespace() -> bool:
+    """Pids here are those that the kernel's log names: PROC_PID_INIT_INO of Linux (include/linux/proc_ns.h)."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
+    except OSError:
+        return False
+
+
+def started_s_ago(start_time: int, monotonic_s: float) -> float:
+    """Seconds since a process was started, from its start time (field 22 of /proc/PID/stat); inf: unknown."""
+    return monotonic_s - start_time / TICKS_PER_S if start_time > 0 else math.inf
+
+
+def resident_bytes() -> int:
+    """Memory of this process (resident set, statm of proc(5)); 0: unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -9,6 +9,7 @@ import threading
 from importlib import import_module
 
 from dashboard import pages
+from eagle_eye.parent_death import end_with_parent
 
 NEEDED = ("duckdb", "pyarrow.parquet", "pandas", "sqlalchemy.dialects.sqlite", "plotly.graph_objects", *(f"dashboard.pages.{page.name}" for page in pages.available()))
 
@@ -37,4 +38,5 @@ def _load() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(sys.argv[1:])

@@ -87,6 +87,7 @@ VICTIMS = (
     Consequence("worker.exception", what=Selection.VICTIM),
     Consequence("worker.exited", what=Selection.VICTIM),
     Consequence("thread.exception", what=Selection.VICTIM),
+    Consequence("log.error", early_s=5.0),
     *STALLS,
 )
 OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
@@ -96,8 +97,9 @@ OWN_TROUBLE = (
     Consequence("worker.stalled", Scope.WORKER),
     Consequence("worker.stopped", Scope.WORKER),
     Consequence("worker.slow", Scope.WORKER),
+    Consequence("kernel.error", Scope.NODE, early_s=5.0),
 )
-"""What a worker's end explains of itself: no exception, for that came before it."""
+"""What a worker's end explains of itself: no exception, for that came before it; and what the kernel said of its end."""
 OWN_END = (Consequence("worker.exited", Scope.WORKER),)
 SAME_NODE = (Consequence("*", Scope.NODE),)
 SAME_GPU = (Consequence("gpu.xid", Scope.GPU, early_s=5.0),)
@@ -353,6 +355,8 @@ CAUSES = (
     Cause("job slow", "job.very_slow", Severity.INFO, follows=(Consequence("job.slow"),), early_s=30.0),
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
+    Cause("kernel error", "kernel.error", Severity.INFO, accuses=False, together_s=10.0),
+    Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
     Cause("site alert", "site.alert", Severity.INFO, accuses=False),
     Cause("unknown", "*", Severity.INFO, accuses=False, together_s=10.0),

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from eagle_eye.error_statuses import BY_NAME, xid
+from eagle_eye.error_statuses import BY_NAME
 from eagle_eye.topology import gpu_of, node_of
 from eagle_eye.types import Finding, Severity, Topology
+from eagle_eye.xids import Xid, xid_of_status
 
 from .causes import CAUSES, Cause, Consequence, Scope, Selection
 
@@ -52,13 +53,17 @@ def _by_xid(finding: Finding, rows: list[tuple[int, Cause]]) -> tuple[int, Cause
 
 def _worst_xid(finding: Finding) -> Severity:
     """What the program did to its part of the GPU informs: its exception says more."""
-    told = [xid(int(line.value or 0)) for line in finding.evidence if line.metric == "xid"]
+    told = _xids_of(finding)
     return min((each.severity for each in told if not each.of_the_program), key=list(Severity).index, default=Severity.INFO)
+
+
+def _xids_of(finding: Finding) -> list[Xid]:
+    return [row for line in finding.evidence if (row := xid_of_status(line.status)) is not None]
 
 
 def only_of_the_program(finding: Finding) -> bool:
     """A finding about Xids which all say that the program misused its part of the GPU."""
-    told = [xid(int(line.value or 0)) for line in finding.evidence if line.metric == "xid"]
+    told = _xids_of(finding)
     return bool(told) and all(each.of_the_program for each in told)
 
 

@@ -2,10 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from collectors.agent.agent import run_agent
+from eagle_eye import plugins
 from eagle_eye.app.plugin_wiring import log_to_stderr, make_directories
 from eagle_eye.app.termination import termination_event
 from eagle_eye.config import Config
@@ -24,6 +27,15 @@ def serve(config: Config, node: str, server: str) -> None:
     make_directories(config)
     with _pid_file(config.run / PID_FILE):
         run_agent(config, stop, node=node, server=server)
+
+
+def left_out(config: Config, names: Sequence[str]) -> Config:
+    """The configuration without these collectors. Raises ConfigError for an unknown one."""
+    known = plugins.available("collectors")
+    if unknown := [name for name in names if name not in known and name not in config.collectors]:
+        raise ConfigError(f"--without {unknown[0]}: there is no such collector; there are {', '.join(known)}")
+    off = {name: {**config.collectors.get(name, {}), "enabled": False} for name in names}
+    return msgspec.structs.replace(config, collectors={**config.collectors, **off})
 
 
 @contextlib.contextmanager

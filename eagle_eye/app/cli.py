@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from eagle_eye.errors import EagleEyeError
+from eagle_eye.parent_death import end_with_parent
 
 from . import commands
 
@@ -50,4 +51,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main())

@@ -13,7 +13,7 @@ from remediation.policy.engine_settings import EngineSettings
 
 from .plugin_wiring import TABLES
 
-HANDED_IN = {"node", "run_dir", "reading_s"}
+HANDED_IN = {"node", "run_dir", "state_dir", "reading_s"}
 """Fields of collectors that the agent fills in: nobody needs to configure them."""
 
 

@@ -1,6 +1,5 @@
 """The dashboard as a process of its own: Streamlit with every setting as a flag, started, waited for, and ended."""
 
-import ctypes
 import importlib.util
 import os
 import signal
@@ -18,12 +17,12 @@ from eagle_eye.access.tokens import Tokens
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
+from eagle_eye.parent_death import of_ours
 
 LISTEN = "127.0.0.1:8501"
 START_S = 60.0
 """Streamlit takes a second or two where nothing else runs."""
 LOOK_S = 0.2
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -57,13 +56,13 @@ class Dashboard:
 
         room = Path(sources.__file__).parent
         script = room / "entry" / "app.py"
-        command = [sys.executable, "-P", "-m", "dashboard.entry", "run", str(script), f"--server.address={host}", f"--server.port={port}", *theme.flags()]
+        command = [*(("nice", "-n", str(self.nice)) if self.nice else ()), sys.executable, "-P", "-m", "dashboard.entry", "run", str(script), f"--server.address={host}", f"--server.port={port}", *theme.flags()]
         # -P: the folder that it runs in must not become a place of modules: html.py would hide the html of Python
         path = os.pathsep.join([str(room.parent), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        environment = {**os.environ, "PYTHONPATH": path, sources.VARIABLE: msgspec.json.encode(_settled(self.config)).decode()}
+        environment = {**of_ours(), "PYTHONPATH": path, sources.VARIABLE: msgspec.json.encode(_settled(self.config)).decode()}
         out: IO[bytes] | None = self.log.open("ab") if self.log else None
         try:
-            self.process = subprocess.Popen(command, cwd=room, env=environment, stdin=subprocess.DEVNULL, stdout=out or sys.stderr, stderr=out or sys.stderr, start_new_session=True, preexec_fn=self._of_ours)  # noqa: PLW1509 -- two system calls; nothing is left behind when we are killed
+            self.process = subprocess.Popen(command, cwd=room, env=environment, stdin=subprocess.DEVNULL, stdout=out or sys.stderr, stderr=out or sys.stderr, start_new_session=True)
         finally:
             if out is not None:
                 out.close()
@@ -104,12 +103,6 @@ class Dashboard:
         if not host or not port.isdigit():
             raise ConfigError(f"{self.listen!r} is no address: write it as host:port, e.g. {LISTEN}")
         return host.strip("[]"), int(port)
-
-    def _of_ours(self) -> None:
-        """It ends with us, and steps back for others."""
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if self.nice:
-            os.nice(self.nice)
 
 
 def installed() -> bool:

@@ -1,7 +1,6 @@
 """A cluster on one machine: a server, and nodes that each have an agent and a launcher, all real processes."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,8 +11,7 @@ from pathlib import Path
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import LaunchError
-
-PR_SET_PDEATHSIG = 1
+from eagle_eye.parent_death import of_ours
 
 
 @dataclass(slots=True)
@@ -66,8 +64,9 @@ class LocalCluster:
         self.start_server(*arguments)
 
     def start_agent(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start the agent of a node, without a launcher."""
-        return self._start(f"agent-{name}", ["agent", "--node", name, "--run-dir", str(self.run_dir(name)), *arguments])
+        """Start the agent of a node, without a launcher. The kernel's log is the machine's and none of its nodes'."""
+        command = ["agent", "--node", name, "--run-dir", str(self.run_dir(name)), "--without", "kernel_log", *arguments]
+        return self._start(f"agent-{name}", command)
 
     def start_node(self, name: str, launch: Sequence[str]) -> None:
         """Start an agent and a launcher; `launch` is what follows `eagle-eye launch --node NAME`."""
@@ -121,14 +120,10 @@ class LocalCluster:
         command += ["--state-dir", str(self.state_dir), *arguments[1:]]
         self._log(name).parent.mkdir(parents=True, exist_ok=True)
         with self._log(name).open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509 -- one prctl; nothing is left behind when we are killed
+            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=of_ours())
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:

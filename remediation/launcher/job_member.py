@@ -14,6 +14,7 @@ import msgspec
 
 from eagle_eye.error_statuses import classify
 from eagle_eye.errors import AccessDenied, ControlError
+from eagle_eye.redaction import last_lines, redact
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
 from eagle_eye.types import Layout, digest_of
@@ -27,7 +28,6 @@ from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
 from .quorum import electorate_of
-from .redaction import last_lines, redact
 from .vote_log import VoteLog, check_vote, vote
 from .worker_dump import dump_workers
 from .worker_environment import StoreAddress

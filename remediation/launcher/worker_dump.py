@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 from eagle_eye.activity.python_stacks import PY_SPY_S, py_spy
+from eagle_eye.redaction import redact
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import flight_recorder
 
-from .redaction import redact
 from .worker_process import Worker
 
 

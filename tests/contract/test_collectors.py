@@ -65,7 +65,7 @@ def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_the_rooms_own_collectors_are_found() -> None:
-    assert {"gpu", "host", "process", "training"} <= set(COLLECTORS)
+    assert {"gpu", "host", "job_log", "kernel_log", "process", "training"} <= set(COLLECTORS)
 
 
 def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:
@@ -73,7 +73,7 @@ def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:
 
 
 def test_every_option_is_explained(collector: Collector) -> None:
-    handed_in = {"node", "run_dir"}
+    handed_in = {"node", "run_dir", "state_dir"}
     for option in plugins.describe(type(collector)):
         assert option.text or option.name in handed_in or option.name.endswith("_s"), option.name
 
@@ -133,7 +133,7 @@ class Raising:
 def test_a_source_that_raises_does_not_touch_it(name: str, tmp_path: Path) -> None:
     """Each collector beside a broken one: it is asked, and the agent tells who is broken."""
     clock = FakeClock(1_700_000_000.5)
-    config = Config(run_dir=str(tmp_path), collectors={each: {"enabled": each == name} for each in COLLECTORS})
+    config = Config(run_dir=str(tmp_path), state_dir=str(tmp_path / "state"), collectors={each: {"enabled": each == name} for each in COLLECTORS})
     beside = build_collectors(config, "n1", clock)
     broken = CollectorThread("broken", Raising(), Schedule())
     inbox: SimpleQueue[Any] = SimpleQueue()

@@ -114,6 +114,8 @@ def deaths(draft: Draft) -> None:
         draft.tell("gpu.xid", gpu, code="79")
         draft.tell("gpu.recovery_action", gpu, action="reset")
         draft.tell("gpu.lost", gpu, reason="fell off the bus")
+        draft.tell("kernel.error", node, component="disk", code="io_error", device="nvme0n1", advice="replace the disk")
+        draft.tell("log.error", workers[0], component="cuda", code="error", rank="0", epoch="1")
         draft.tell("collector.failing", node, collector="gpu", reason="timed out")
         draft.tell("alert.firing", node, alert="GpuHot", id="a1", severity="critical", summary="GPU 3 at 95")
     if draft.tick == 48:

@@ -11,7 +11,9 @@ from detectors.early_ends import EarlyEnds
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.iteration_time import IterationTime
+from detectors.kernel_errors import KernelErrors
 from detectors.liveness import Liveness
+from detectors.log_errors import LogErrors
 from detectors.loss import Loss
 from detectors.runtime.detector_set import DetectorSet
 from detectors.stall import Stall
@@ -31,7 +33,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, CollectorHealth)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

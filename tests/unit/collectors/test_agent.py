@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.agent.agent import Agent, build_collectors
+from collectors.agent.agent import Agent
+from collectors.agent.agent_budget import AgentBudget
 from collectors.agent.batch_builder import BatchBuilder
 from collectors.agent.job_registry import ENDING_REFRESHES, FORGOTTEN_S, JobRegistry
 from collectors.agent.lazy_stream import LazyStream
@@ -18,8 +19,7 @@ from collectors.agent.schedule import CollectorThread, HealthState, Schedule
 from collectors.agent.unsigned_event import unsigned_event
 from collectors.gpu import GpuCollector
 from eagle_eye.clock import FakeClock
-from eagle_eye.config import Config, parse
-from eagle_eye.errors import PluginError, StreamUnavailable
+from eagle_eye.errors import StreamUnavailable
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, Record, SchemaRecord, StepReading
 from eagle_eye.wire import Schemas, decode
@@ -64,7 +64,8 @@ class Scripted:
 class Node:
     """An agent with its surroundings, driven turn by turn; collectors run in their real threads."""
 
-    def __init__(self, folder: Path, *collectors: CollectorThread, idle: bool = False) -> None:
+    def __init__(self, folder: Path, *collectors: CollectorThread, idle: bool = False, budget: AgentBudget | None = None) -> None:
+        self.budget = budget
         self.clock = FakeClock(NOW)
         self.folder = folder
         self.records = Records()
@@ -77,7 +78,7 @@ class Node:
 
     def new_agent(self, incarnation: str = "b1", *, idle: bool = False) -> Agent:
         jobs = JobRegistry(self.folder, self.folder / "agent" / "n1.json", self.clock.now())
-        return Agent("n1", self.watched, self.records, jobs, self.inbox, clock=self.clock, incarnation=incarnation, idle=idle)
+        return Agent("n1", self.watched, self.records, jobs, self.inbox, clock=self.clock, incarnation=incarnation, idle=idle, budget=self.budget)
 
     def seconds(self, count: float) -> None:
         """Let time pass in steps of 0.1 s; every question is answered before the next step, but those that hang."""
@@ -471,26 +472,16 @@ def test_a_stream_that_cannot_be_opened_is_away_and_is_opened_later() -> None:
 # --- putting one together
 
 
-def test_collectors_are_built_from_the_configuration(tmp_path: Path) -> None:
-    text = f"""
-    run_dir = "{tmp_path}"
-    [agent]
-    stall_poll_s = 0.1
-    [stall]
-    standing_s = 2.5
-    [collectors.gpu]
-    enabled = false
-    [collectors.host]
-    interval_s = 5.0
-    """
-    built = {each.name: each for each in build_collectors(parse(text), "n1", FakeClock())}
-    assert set(built) == {"host", "process", "training"}
-    training: Any = built["training"].collector
-    assert (training.stall.standing_s, training.run_dir, training.node) == (2.5, tmp_path, "n1")
-    assert built["training"].schedule.interval_s == 0.1
-    assert built["host"].schedule.interval_s == 5.0
-
-
-def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(PluginError, match="stal_s"):
-        build_collectors(Config(collectors={"training": {"stal_s": 1.0}}), "n1", FakeClock())
+def test_beyond_its_budget_the_agent_asks_its_costliest_collector_less_often_and_says_so(tmp_path: Path) -> None:
+    busy, urgent = scripted("busy", lambda: [reading(value=sum(range(1000)))]), scripted("urgent", lambda: [reading("urgent")])
+    urgent.collector.urgent = True  # type: ignore[attr-defined]
+    node = Node(tmp_path, busy, urgent, budget=AgentBudget(1e-6, 1e6))
+    node.list_job()
+    try:
+        node.seconds(41)
+    finally:
+        node.close()
+    assert (busy.schedule.pace, urgent.schedule.pace) == (8, 1)
+    told = [event for event in node.records.events() if event.name == "agent.budget"]
+    assert [(event.attributes["collector"], event.attributes["pace"]) for event in told] == [("busy", "2"), ("busy", "4"), ("busy", "8")]
+    assert "agent.cpu_percent allows 1e-06" in told[0].message

@@ -13,7 +13,7 @@ from collectors.nvml import fabric
 from collectors.nvml.driver import NvmlDriver
 from collectors.nvml.field_reader import LAYOUT, FieldReader
 from collectors.nvml.fields import FieldId, FieldKind, FieldMetric
-from collectors.nvml.state_changes import RECOVERY_ACTIONS
+from eagle_eye.xids import RECOVERY_ACTIONS
 from fakes.nvml import FakeNvml
 from fakes.nvml_gpu import CONSTANTS, STRUCTURES
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle_eye.error_statuses import STATUSES, XIDS, DetectionMethod, classify, xid
+from eagle_eye.error_statuses import STATUSES, DetectionMethod, classify
 from eagle_eye.types import Severity
 
 # Unicron, table 1
@@ -138,19 +138,3 @@ def test_a_wrong_installation_or_environment_may_be_the_nodes_and_words_do_not_p
 def test_a_broken_connection_is_a_symptom_and_a_broken_gpu_is_not() -> None:
     assert classify("RuntimeError: Connection reset by peer").symptom
     assert not classify("RuntimeError: CUDA error: uncorrectable ECC error encountered").symptom
-
-
-@pytest.mark.parametrize(
-    ("severity", "codes"),
-    [
-        (Severity.SEV1, (48, 62, 64, 74, 79, 95, 119, 120, 140)),
-        (Severity.SEV2, (13, 31, 69, 94)),
-        (Severity.INFO, (33, 43, 45, 61, 63, 92)),
-    ],
-)
-def test_severity_of_an_xid_follows_the_vendors_advice(severity: Severity, codes: tuple[int, ...]) -> None:
-    assert {code: XIDS[code].severity for code in codes} == dict.fromkeys(codes, severity)
-
-
-def test_an_xid_that_nobody_knows_informs_only() -> None:
-    assert xid(9999).severity is Severity.INFO

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remediation.launcher.redaction import last_lines, redact
+from eagle_eye.redaction import last_lines, redact
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,189 @@
+"""Errors in the output of training jobs: CUDA, NCCL, torch, storage, memory, scheduler, and whole Python tracebacks.
+
+The logs of this node's workers are followed while they grow, and so are files of your own (of Slurm, for example), each from
+where the agent stopped. What a line says is in log/job_messages.toml; other lines are not reported. Secrets are taken out
+before anything leaves the node.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.ranges import Count, Seconds
+from eagle_eye.redaction import redact
+from eagle_eye.types import Event, Kind
+
+from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, trusted
+from .agent.unsigned_event import unsigned_event
+from .log.file_tailer import CHUNK, FilePosition, FileTailer
+from .log.job_messages import JobMessage, JobMessages, JobOutput
+from .log.position_file import PositionFile
+from .log.repeat_limit import RepeatLimit
+from .worker.procfs import started_s_ago
+
+log = logging.getLogger(__name__)
+
+YOUNG_S = 60.0
+"""A log that is new to the agent is read from its beginning if its worker was started so short a time ago; of an older one only what is written from now on."""
+LEFT_S = 10.0
+"""A log that no job names any more is followed for so much longer: its last lines come after the end of its worker."""
+MOST_PIECES = 64
+"""Megabytes of one log that one look takes."""
+MOST_EVENTS = 128
+"""Events of one log and look; the others are counted."""
+LONGEST_TRACEBACK = 8000
+"""Characters of a traceback in an event: its end, which has the exception."""
+_NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
+
+
+@dataclass
+class _Followed:
+    """One log."""
+
+    tailer: FileTailer
+    output: JobOutput
+    worker: str = ""
+    job: str = ""
+    rank: str = ""
+    epoch: str = ""
+    held_back: int = 0
+    skipped_bytes: int = 0
+    failed: bool = False
+    unlisted: float = math.nan
+    """Monotonic time since which no job names it."""
+
+
+@dataclass
+class JobLogCollector:
+    """`log.error` and `log.notice` events of workers, and of the node for files of your own."""
+
+    further_files: tuple[str, ...] = ()
+    """Other logs of jobs, as absolute patterns: /var/log/slurm/job-*.out."""
+    patterns: str = ""
+    """A TOML file with rows of your own, in the form of log/job_messages.toml; they count before those of this release."""
+    repeat_s: Seconds = 60.0
+    """Equal messages of a log, numbers aside, within so many seconds are one event."""
+    most_backlog_mb: Count = 256
+    """Of a log that has grown by more megabytes than these the older part is passed over, and counted in a warning."""
+    node: str = ""
+    run_dir: Path = Path("/run/eagle-eye")
+    """Run directory with the launchers' job files; set by the agent."""
+    state_dir: Path | None = None
+    """Where positions are kept over restarts; set by the agent. None: nothing is kept."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    interval_s: ClassVar[float] = 0.5
+    timeout_s: ClassVar[float] = 10.0
+
+    def __post_init__(self) -> None:
+        self._messages = JobMessages(Path(self.patterns) if self.patterns else None)
+        self._jobs = JobDirectory(Path(self.run_dir))
+        file = self.state_dir / "agent" / f"job_log-{self.node.replace('/', '_')}.json" if self.state_dir else None
+        self._positions = PositionFile(file, FilePosition)
+        self._repeats = RepeatLimit(self.repeat_s)
+        self._followed: dict[str, _Followed] = {}
+
+    def collect(self) -> list[Event]:
+        self._positions.save()  # the events of the call before are with the agent now
+        self._find_logs()
+        return [event for name, followed in self._followed.items() for event in self._read(name, followed)]
+
+    def position_of(self, path: Path) -> FilePosition:
+        """How far a log has been read."""
+        return self._followed[str(path)].tailer.position
+
+    # --- which logs
+
+    def _find_logs(self) -> None:
+        """Follow what is new, leave what is gone."""
+        listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log}
+        for name, (job, worker) in listed.items():
+            followed = self._followed.get(name) or self._follow(name, _owner_of(job), self._is_young(worker))
+            followed.worker, followed.job, followed.rank, followed.epoch = worker.worker, job.job, str(worker.rank), str(worker.epoch)
+            followed.unlisted = math.nan
+        further = {str(path) for pattern in self.further_files for path in _matching(pattern)}
+        for name in further - self._followed.keys():
+            self._follow(name, None, False)
+        for name in self._followed.keys() - listed.keys() - further:
+            self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        followed, now = self._followed[name], self.clock.monotonic()
+        if math.isnan(followed.unlisted):
+            followed.unlisted = now
+        if now - followed.unlisted >= LEFT_S:
+            followed.tailer.close()
+            del self._followed[name]
+            self._positions.drop(name)
+
+    def _follow(self, name: str, owner: int | None, from_beginning: bool) -> _Followed:
+        tailer = FileTailer(Path(name), self._positions.get(name), from_end=not from_beginning, most_backlog=self.most_backlog_mb << 20, owner=owner)
+        self._followed[name] = _Followed(tailer, JobOutput(self._messages))
+        return self._followed[name]
+
+    def _is_young(self, worker: LocalWorker) -> bool:
+        return started_s_ago(worker.start_time, self.clock.monotonic()) < YOUNG_S
+
+    # --- what they say
+
+    def _read(self, name: str, followed: _Followed) -> Iterator[Event]:
+        told = 0
+        try:
+            for message in self._messages_of(followed):
+                if told == MOST_EVENTS:
+                    followed.held_back += 1
+                elif (event := self._event(name, followed, message)) is not None:
+                    told += 1
+                    yield event
+        except OSError as error:
+            if not followed.failed:
+                log.warning("the log %s cannot be read: %s", name, error)
+            followed.failed = True
+            return
+        followed.failed = False
+        if followed.tailer.skipped_bytes > followed.skipped_bytes:
+            log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
+            followed.skipped_bytes = followed.tailer.skipped_bytes
+        self._positions.put(name, followed.tailer.position)
+
+    def _messages_of(self, followed: _Followed) -> Iterator[JobMessage]:
+        """Raises OSError."""
+        now = self.clock.monotonic()
+        for _ in range(MOST_PIECES):
+            piece = followed.tailer.read()
+            yield from followed.output.read(piece, now)
+            if len(piece) < CHUNK // 2:
+                return
+
+    def _event(self, name: str, followed: _Followed, message: JobMessage) -> Event | None:
+        key = (name, message.code, _NUMBERS.sub("0", message.text))
+        repeated = self._repeats.passes(key, self.clock.monotonic())
+        if repeated is None:
+            return None
+        attributes = {
+            "component": message.component, "code": message.code, "advice": message.advice, "log": name,
+            "rank": message.rank or followed.rank, "epoch": followed.epoch, "repeated": str(repeated or ""),
+            "traceback": redact(message.traceback[-LONGEST_TRACEBACK:]),
+            **{name: redact(value) for name, value in message.groups.items() if name not in ("detail", "rank")},
+        }  # fmt: skip
+        kind, entity = (Kind.WORKER, followed.worker) if followed.worker else (Kind.NODE, self.node)
+        filled = {name: value for name, value in attributes.items() if value}
+        return unsigned_event(f"log.{message.level}", kind, entity, self.clock.now(), redact(message.text), followed.job, **filled)
+
+
+def _owner_of(job: LocalJob) -> int | None:
+    """Whose a job's logs have to be; None: anybody's, for a user who may name files of others."""
+    return None if trusted(job.user) else job.user
+
+
+def _matching(pattern: str) -> list[Path]:
+    """Files that an absolute pattern names now; none for another pattern."""
+    path = Path(pattern)
+    if not path.is_absolute():
+        return []
+    return list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))

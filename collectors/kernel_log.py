@@ -1,0 +1,216 @@
+"""Kernel messages of this node: Xid and SXid, the out-of-memory killer, hung tasks, machine checks, PCIe, network, disks, file systems.
+
+Read on from where the agent stopped, also over its restart. What a line says is in log/kernel_messages.toml; lines that no
+row knows are not reported. Many equal messages are one event a minute, with their count.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.ranges import Seconds
+from eagle_eye.redaction import redact
+from eagle_eye.types import Event, Kind
+
+from .agent.job_directory import JobDirectory
+from .agent.unsigned_event import unsigned_event
+from .log.gpu_addresses import GpuAddresses
+from .log.kernel_messages import KernelMessage, KernelMessages
+from .log.kernel_sources import FileSource, JournalSource, KernelLine, KernelSource, KmsgSource, SourcePosition
+from .log.position_file import PositionFile
+from .log.repeat_limit import RepeatLimit
+from .worker.procfs import in_first_pid_namespace
+
+log = logging.getLogger(__name__)
+
+REMEDY = (
+    "give the agent CAP_SYSLOG (systemd: AmbientCapabilities=CAP_SYSLOG; Kubernetes: mount /dev/kmsg), "
+    "add its user to the group systemd-journal, or name a file: [collectors.kernel_log] source = \"file\""
+)
+OF_A_GPU = {"xid": "gpu.xid", "fell_off_the_bus": "gpu.lost"}
+"""Code of a message → the event, the same that NVML's readings give."""
+FAR_S = 366 * 86400.0
+"""A message that seems older, or from the future, has no time of its own."""
+
+
+@dataclass
+class KernelLogCollector:
+    """`gpu.xid`, `gpu.lost`, `kernel.error` and `kernel.notice` events."""
+
+    source: Literal["auto", "kmsg", "journal", "file"] = "auto"
+    """Where kernel messages are read: /dev/kmsg, the systemd journal, or `path`; auto takes the first that may be read."""
+    path: Path = Path("/var/log/kern.log")
+    """The file of source "file"."""
+    further_files: tuple[str, ...] = ("/var/log/fabricmanager.log",)
+    """Other logs of the node that are read with the same table, where they exist."""
+    patterns: str = ""
+    """A TOML file with rows of your own, in the form of log/kernel_messages.toml; they count before those of this release."""
+    repeat_s: Seconds = 60.0
+    """Equal messages within so many seconds are one event."""
+    retry_s: Seconds = 60.0
+    """Seconds between two attempts to open a source that could not be read."""
+    node: str = ""
+    run_dir: Path = Path("/run/eagle-eye")
+    """Run directory with the launchers' job files; set by the agent."""
+    state_dir: Path | None = None
+    """Where positions are kept over restarts; set by the agent. None: each start begins with what is written from then on."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    interval_s: ClassVar[float] = 0.5
+    timeout_s: ClassVar[float] = 10.0
+
+    def __post_init__(self) -> None:
+        self.unavailable = ""
+        self._messages = KernelMessages(Path(self.patterns) if self.patterns else None)
+        self._jobs = JobDirectory(Path(self.run_dir))
+        self._gpus = GpuAddresses()
+        self._main: KernelSource | None = None
+        self._further: dict[str, KernelSource] = {}
+        self._opened_at = -math.inf
+        self._positions: PositionFile[SourcePosition] | None = None
+        self._repeats = RepeatLimit(self.repeat_s)
+        self._lost: dict[str, int] = {}
+
+    def collect(self) -> list[Event]:
+        """Raises OSError where a source that could be read cannot be read any more."""
+        if self._positions is not None:
+            self._positions.save()  # the events of the call before are with the agent now
+        found: list[Event] = []
+        failed: OSError | None = None
+        for source in self._open_sources():
+            try:
+                found.extend(self._events_of(source))
+            except OSError as error:
+                self._close(source)
+                failed = error
+            else:
+                self._known_positions().put(source.name, source.position)
+        if failed is not None and not found:  # what was found is not lost; the source is opened again and told then
+            raise failed
+        return found
+
+    @property
+    def reads_from(self) -> str:
+        """The sources that are there."""
+        further = [name for name in self._further if Path(name).exists()]
+        return ", ".join([*([self._main.name] if self._main else []), *further])
+
+    # --- sources
+
+    def _open_sources(self) -> list[KernelSource]:
+        """Open what is not open and can be read; what cannot is tried again after `retry_s`, with the reason in `unavailable`."""
+        if self.clock.monotonic() - self._opened_at >= self.retry_s:
+            self._opened_at = self.clock.monotonic()
+            self._gpus.refresh()
+            if self._main is None:
+                self._main = self._found_source()
+            for path in (Path(name) for name in self.further_files if name not in self._further):
+                if os.access(path, os.R_OK) or not path.exists():
+                    self._further[str(path)] = self._file(path)
+        return [*([self._main] if self._main else []), *self._further.values()]
+
+    def _found_source(self) -> KernelSource | None:
+        try:
+            source = self._main_source()
+        except OSError as error:
+            reason = f"kernel messages cannot be read: {error}; {REMEDY}"
+            if reason != self.unavailable:
+                log.warning("%s", reason)
+            self.unavailable = reason
+            return None
+        self.unavailable = ""
+        return source
+
+    def _main_source(self) -> KernelSource:
+        """Raises OSError, of the last that was tried."""
+        tries = {"auto": ("kmsg", "journal", "file")}.get(self.source, (self.source,))
+        for name in tries[:-1]:
+            try:
+                return self._opened(name)
+            except OSError as error:
+                log.info("kernel messages from %s: %s", name, error)
+        return self._opened(tries[-1])
+
+    def _opened(self, name: str) -> KernelSource:
+        if name == "kmsg":
+            return KmsgSource(self.clock, self._position("/dev/kmsg"))
+        if name == "journal":
+            return JournalSource(self.clock, self._position("journald"))
+        self.path.stat()
+        return self._file(self.path)
+
+    def _file(self, path: Path) -> KernelSource:
+        return FileSource(path, self.clock, self._position(str(path)))
+
+    def _close(self, source: KernelSource) -> None:
+        source.close()
+        if source is self._main:
+            self._main = None
+        self._further.pop(source.name, None)
+
+    def _position(self, name: str) -> SourcePosition:
+        return self._known_positions().get(name) or SourcePosition()
+
+    def _known_positions(self) -> PositionFile[SourcePosition]:
+        if self._positions is None:
+            file = self.state_dir / "agent" / f"kernel_log-{self.node.replace('/', '_')}.json" if self.state_dir else None
+            self._positions = PositionFile(file, SourcePosition)
+        return self._positions
+
+    # --- events
+
+    def _events_of(self, source: KernelSource) -> Iterator[Event]:
+        lines = source.read()
+        if source.lost > self._lost.get(source.name, 0):
+            log.warning("%s: %d messages were lost before they were read", source.name, source.lost - self._lost.get(source.name, 0))
+            self._lost[source.name] = source.lost
+        for line in lines:
+            self._gpus.learn(line.text)
+            if message := self._messages.read(line.text):
+                yield from self._told(line, message)
+
+    def _told(self, line: KernelLine, message: KernelMessage) -> Iterator[Event]:
+        key = (message.component, message.code, str(message.number), message.qualifier, message.device, message.pci, str(message.pid))
+        repeated = self._repeats.passes(key, self.clock.monotonic())
+        if repeated is not None:
+            yield self._event(line, message, repeated)
+
+    def _event(self, line: KernelLine, message: KernelMessage, repeated: int) -> Event:
+        worker, job = self._worker_of(message.pid)
+        attributes: dict[str, Any] = {
+            "device": message.device, "pci": message.pci, "process": message.process, "pid": message.pid or "", "worker": worker,
+            "qualifier": message.qualifier, "repeated": repeated or "", "written_by": "" if line.of_kernel else "a program",
+        }  # fmt: skip
+        time, text = self._time_of(line), redact(message.text)
+        if message.component == "gpu" and message.code in OF_A_GPU and message.pci:
+            attributes |= {"reason": redact(message.detail), "code": message.number if message.number >= 0 else ""}
+            return unsigned_event(OF_A_GPU[message.code], Kind.GPU, self._gpus.name_of(message.pci), time, text, "", **_filled(attributes))
+        attributes |= {
+            "component": message.component, "code": message.code, "number": message.number if message.number >= 0 else "",
+            "advice": message.advice,
+        }  # fmt: skip
+        kind, entity = (Kind.WORKER, worker) if worker else (Kind.NODE, self.node)
+        return unsigned_event(f"kernel.{message.level}", kind, entity, time, text, job, **_filled(attributes))
+
+    def _time_of(self, line: KernelLine) -> float:
+        now = self.clock.now()
+        return line.time if now - FAR_S < line.time <= now else now
+
+    def _worker_of(self, pid: int) -> tuple[str, str]:
+        """Worker and job of a process that the kernel names; '' where it is none of ours, or where pids here are not the kernel's."""
+        if not pid or not in_first_pid_namespace():
+            return "", ""
+        for job in self._jobs.read():
+            for worker in job.workers:
+                if worker.pid == pid:
+                    return worker.worker, job.job
+        return "", ""
+
+
+def _filled(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value != ""}

@@ -1,0 +1,1 @@
+"""Log lines: followed as they are written, and what they say."""

@@ -1,0 +1,149 @@
+"""Follows a growing file: whole lines, over rotation, from where it stopped.
+
+A file that is rotated by renaming is read to its end before the new one is begun; one that was truncated begins anew. A
+backlog beyond `most_backlog` bytes is passed over and counted. What is no regular file (a FIFO, a device) is refused.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.regular_file import open_regular
+
+CHUNK = 1 << 20
+"""Bytes of one read."""
+LONGEST_LINE = 1 << 20
+"""A line without an end is given out in pieces of so many bytes: a progress bar may never end one."""
+MOST_BACKLOG = 64 << 20
+
+
+class FilePosition(msgspec.Struct, frozen=True):
+    """How far a file has been read."""
+
+    inode: int = 0
+    offset: int = 0
+
+
+class FileTailer:
+    """One path. `read` as often as wanted; it never waits."""
+
+    def __init__(self, path: Path, position: FilePosition | None = None, *, from_end: bool = True, most_backlog: int = MOST_BACKLOG, owner: int | None = None) -> None:
+        """`position`: where another tailer stopped; None begins at the end of the file, or at its beginning without `from_end`.
+
+        `owner`: user id; a file of another user is refused, so that nobody has us read what is not theirs through a link.
+        """
+        self.path = path
+        self._owner = owner
+        self.skipped_bytes = 0
+        """Passed over, because the file grew faster than it was read."""
+        self._saved, self._from_end, self._most_backlog = position, from_end, most_backlog
+        self._file = -1
+        self._inode = 0
+        self._offset = 0
+        self._rest = b""
+
+    @property
+    def position(self) -> FilePosition:
+        """Up to where lines have been given out."""
+        if self._file < 0:
+            return self._saved or FilePosition()
+        return FilePosition(self._inode, self._offset - len(self._rest))
+
+    def read(self, most: int = CHUNK) -> bytes:
+        """The next whole lines, about `most` bytes at once; b"" = there are none yet. Raises OSError where the file cannot be read."""
+        if self._file < 0 and not self._open():
+            return b""
+        data = self._more(most)
+        if not data and self._is_rotated():
+            rest = self._rest
+            self._leave()
+            return rest + b"\n" if rest else self.read(most)
+        whole, end, self._rest = (self._rest + data).rpartition(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            piece, self._rest = self._rest, b""
+            return whole + end + piece + b"\n"
+        return whole + end
+
+    def close(self) -> None:
+        """Give the file back; `read` opens it again, where it stopped."""
+        if self._file >= 0:
+            self._saved = self.position
+            os.close(self._file)
+            self._file = -1
+
+    def _leave(self) -> None:
+        """Its end is read: what has its name now is read from the beginning."""
+        os.close(self._file)
+        self._file, self._saved, self._from_end, self._rest = -1, None, False, b""
+
+    def _more(self, most: int) -> bytes:
+        size = os.fstat(self._file).st_size
+        if size < self._offset:  # truncated, as by `copytruncate`
+            self._offset, self._rest = 0, b""
+        if size - self._offset > self._most_backlog:
+            self._pass_over(size)
+        data = os.pread(self._file, min(most, CHUNK), self._offset)
+        self._offset += len(data)
+        return data
+
+    def _pass_over(self, size: int) -> None:
+        """Go on near the end, with the first whole line there."""
+        start = size - self._most_backlog // 2
+        self.skipped_bytes += start - self._offset + len(self._rest)
+        self._offset, self._rest = start, b""
+        begin = os.pread(self._file, CHUNK, start).find(b"\n") + 1
+        self._offset += begin
+        self.skipped_bytes += begin
+
+    def _open(self) -> bool:
+        """The file in which the reader stopped, which may have another name now; else the newest. False: there is none."""
+        saved, self._saved = self._saved, None
+        if saved is not None and saved.inode:
+            for path in (self.path, *_rotated(self.path)):
+                if self._opened(path, saved):
+                    return True
+        try:
+            self._file = self._open_own(self.path)
+        except FileNotFoundError:
+            self._from_end = False  # what appears later is new
+            self._saved = saved
+            return False
+        status = os.fstat(self._file)
+        self._inode, self._rest = status.st_ino, b""
+        self._offset = status.st_size if saved is None and self._from_end else 0
+        self._from_end = False
+        return True
+
+    def _open_own(self, path: Path) -> int:
+        """Raises OSError, EPERM for another user's file."""
+        file = open_regular(path)
+        if self._owner is not None and os.fstat(file).st_uid != self._owner:
+            os.close(file)
+            raise PermissionError(errno.EPERM, f"it is not of user {self._owner}", os.fspath(path))
+        return file
+
+    def _opened(self, path: Path, saved: FilePosition) -> bool:
+        try:
+            if path.stat().st_ino != saved.inode:
+                return False
+            self._file = self._open_own(path)
+        except OSError:
+            return False
+        self._inode, self._offset, self._rest = saved.inode, saved.offset, b""
+        return True
+
+    def _is_rotated(self) -> bool:
+        try:
+            return self.path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            return False  # renamed, and the new one is not there yet
+
+
+def _rotated(path: Path) -> list[Path]:
+    """Names that logrotate gives to the file before: log.1, log-20260101."""
+    try:
+        return sorted(path.parent.glob(f"{path.name}[.-]*"))
+    except OSError:
+        return []

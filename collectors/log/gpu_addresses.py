@@ -1,0 +1,47 @@
+"""PCI address → UUID of this node's GPUs, as the driver's files and its own log lines tell: no call into the driver, which may hang.
+
+An address that was known once stays known: a GPU that is lost has no UUID any more.
+"""
+
+import re
+from pathlib import Path
+
+from .kernel_messages import pci_address_of
+
+DRIVER = Path("/proc/driver/nvidia/gpus")
+_UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IN_FILE = re.compile(rf"^GPU UUID:\s+({_UUID})\s*$", re.MULTILINE)
+_IN_LINE = re.compile(rf"NVRM: GPU at PCI:([0-9a-fA-F:.]+): ({_UUID})")
+LARGEST = 4096
+
+
+class GpuAddresses:
+    """The map; `refresh` reads the driver's files, `learn` a line."""
+
+    def __init__(self, driver: Path = DRIVER) -> None:
+        self._driver = driver
+        self._uuids: dict[str, str] = {}
+
+    def refresh(self) -> None:
+        """Read the driver's files again; a node without them has none."""
+        try:
+            folders = list(self._driver.iterdir())
+        except OSError:
+            return
+        for folder in folders:
+            try:
+                with (folder / "information").open() as file:
+                    found = _IN_FILE.search(file.read(LARGEST))
+            except (OSError, UnicodeDecodeError):
+                continue
+            if found and (address := pci_address_of(folder.name)):
+                self._uuids[address] = found[1]
+
+    def learn(self, line: str) -> None:
+        """`NVRM: GPU at PCI:0000:9b:00: GPU-…`, which the driver writes before the first Xid of a GPU."""
+        if (found := _IN_LINE.search(line)) and (address := pci_address_of(found[1])):
+            self._uuids[address] = found[2]
+
+    def name_of(self, address: str) -> str:
+        """Its UUID; the address itself where that is not known, and '' for none."""
+        return self._uuids.get(address, address)

@@ -1,0 +1,114 @@
+"""The prefix of a log line, in each form in which kernel messages are kept, and the time in it.
+
+>>> kernel_line("[   12.500000] NVRM: loaded", boot_time=100.0)
+LogLine(time=112.5, text='NVRM: loaded')
+>>> kernel_line("2025-01-21T04:41:44.283+00:00 gpu-7 kernel: [  9.1] NVRM: loaded", boot_time=0.0).text
+'NVRM: loaded'
+"""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+MOST_RECORD = 8192
+"""Bytes of one record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg)."""
+_KERN = 0
+"""The facility of what the kernel itself writes; a program that writes into /dev/kmsg gets another one."""
+_SINCE_BOOT = re.compile(r"\A(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?")
+_CALENDAR = re.compile(r"\A\[(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?")
+_FABRIC = re.compile(r"\A\[(\w{3} \d\d \d{4} \d\d:\d\d:\d\d)\]\s?")
+_LEVELS = re.compile(r"\A(?:kern|user|daemon|syslog|auth|local\d)\s*:\s*\w+\s*:\s*")
+_ISO = re.compile(r"\A(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\s+")
+_SYSLOG = re.compile(r"\A\w{3} [ \d]\d \d\d:\d\d:\d\d\s+")
+_SENDER = re.compile(r"\A(?:\S+ )?kernel(?:\[\d+\])?: ?")
+_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
+
+
+class LogLine(NamedTuple):
+    """One line without its prefix."""
+
+    time: float
+    """Seconds since 1970; NaN: the line does not say, or not in which year or zone."""
+    text: str
+
+
+class KmsgRecord(NamedTuple):
+    """One record of /dev/kmsg."""
+
+    sequence: int
+    since_boot_s: float
+    of_kernel: bool
+    """The kernel wrote it, and not a program."""
+    text: str
+
+
+def kmsg_record(data: bytes) -> KmsgRecord | None:
+    """A record as one read of /dev/kmsg returns it: `priority,sequence,microseconds,flags;text` and lines of its device; None if it is none.
+
+    >>> kmsg_record(b"4,12,1500000,-;NVRM: loaded\\n SUBSYSTEM=pci\\n")
+    KmsgRecord(sequence=12, since_boot_s=1.5, of_kernel=True, text='NVRM: loaded')
+    """
+    head, found, body = data.partition(b";")
+    fields = head.split(b",")
+    if not found or len(fields) < 4 or not all(field.isdigit() and len(field) < 20 for field in fields[:3]):
+        return None
+    priority, sequence, microseconds = (int(field) for field in fields[:3])
+    text = _ESCAPE.sub(_unescaped, body.partition(b"\n")[0].decode(errors="replace"))
+    return KmsgRecord(sequence, microseconds / 1e6, priority >> 3 == _KERN, text)
+
+
+def kernel_line(line: str, boot_time: float) -> LogLine:
+    """A line of a file: what dmesg, rsyslog, journalctl, the fabric manager or a copy of /dev/kmsg writes. A text without a known prefix stays as it is.
+
+    `boot_time`: when this machine was started, for lines that count from there; NaN if it was another.
+    """
+    if record := kmsg_record(line.encode()):
+        return LogLine(boot_time + record.since_boot_s, record.text)
+    time, text = math.nan, _LEVELS.sub("", line, count=1)
+    for pattern, read in _PREFIXES:
+        if found := pattern.match(text):
+            time, text = read(found), text[found.end() :]
+            break
+    text = _SENDER.sub("", text, count=1)
+    if found := _SINCE_BOOT.match(text):
+        text = text[found.end() :]
+        time = boot_time + float(found[1]) if math.isnan(time) else time
+    return LogLine(time, _SENDER.sub("", text, count=1))
+
+
+def _iso(found: re.Match[str]) -> float:
+    zone = (found[3] or "").replace("Z", "+00:00")
+    if not zone:
+        return math.nan
+    moment = _parsed(lambda: datetime.fromisoformat(found[1] + zone))
+    return moment + float(f"0.{found[2] or 0}")
+
+
+def _parsed(parse: Callable[[], datetime]) -> float:
+    try:
+        return parse().timestamp()
+    except (ValueError, OverflowError):  # such as February 30th
+        return math.nan
+
+
+def _calendar(found: re.Match[str]) -> float:
+    """`dmesg -T`: local time, whose zone it does not say; on nodes that is UTC."""
+    return _parsed(lambda: datetime.strptime(found[1], "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC))
+
+
+def _fabric(found: re.Match[str]) -> float:
+    return _parsed(lambda: datetime.strptime(found[1], "%b %d %Y %H:%M:%S").replace(tzinfo=UTC))
+
+
+_PREFIXES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], float]], ...] = (
+    (_ISO, _iso),
+    (_CALENDAR, _calendar),
+    (_FABRIC, _fabric),
+    (_SYSLOG, lambda _found: math.nan),  # it says no year
+)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16))

@@ -1,0 +1,177 @@
+"""A dump of torch's flight recorder, as a file of one rank or as the JSON that a living worker answers with.
+
+Dump versions 2.0 to 2.10, from torch 2.3 to 2.13. A pickle is read by an unpickler that builds nothing but plain containers, numbers and
+texts: a dump that wants more is refused, since to load it would run what it says.
+"""
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from eagle_eye.errors import WireError
+from eagle_eye.regular_file import read_owned
+
+LARGEST = 256 << 20
+"""Bytes of a dump; one with stacks of a ring of 20,000 has 60 MB."""
+MOST_GROUPS = 4096
+_RANK = re.compile(r"(\d{1,7})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One entry of the ring."""
+
+    group: str
+    """Name of its process group: the same on all ranks of the group."""
+    number: int
+    """Within the group, from 1: the ranks of a group count alike."""
+    operation: str
+    """Such as all_reduce, or `send 0->1`."""
+    over: bool
+    peer_to_peer: bool = False
+    created_ns: int = 0
+    """Time at which it was enqueued; 0: unknown."""
+    bytes: int = 0
+    """Of its inputs; 0: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfiguration:
+    """One process group as a rank knows it."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...] = ()
+    """Global ranks; () = the dump does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a rank is in one of its groups, in collectives."""
+
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDump:
+    """What one rank tells."""
+
+    rank: int
+    """-1: neither the file's name nor the dump says it."""
+    version: str
+    groups: Mapping[str, GroupConfiguration]
+    progress: Mapping[str, GroupProgress]
+    """By the number that the rank itself gives its groups, in the order of their making."""
+    collectives: tuple[Collective, ...]
+
+
+def read_dump(path: Path) -> FlightDump:
+    """A file: pickle or JSON; its rank is the number at the end of its name. Raises WireError, which names file and reason."""
+    try:
+        data, _ = read_owned(path, LARGEST)
+    except OSError as error:
+        raise WireError(f"{path}: {error.strerror or error}") from error
+    rank = _RANK.search(path.stem if path.suffix in (".json", ".pkl", ".pickle") else path.name)
+    try:
+        return dump_of(_content(data), int(rank[1]) if rank else -1)
+    except WireError as error:
+        raise WireError(f"{path}: {error}") from error
+
+
+def dump_of(record: object, rank: int = -1) -> FlightDump:
+    """From what a pickle or JSON holds. Raises WireError for what is no dump; entries that cannot be read are left out."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("entries", []), list):
+        raise WireError("no dump of a flight recorder: it has no list `entries`")
+    groups = dict(filter(None, map(_group, list(_mapping(record.get("pg_config")).values())[:MOST_GROUPS])))
+    progress = dict(filter(None, (_progress(name, value) for name, value in list(_mapping(record.get("pg_status")).items())[:MOST_GROUPS])))
+    collectives = tuple(filter(None, map(_collective, record.get("entries", []))))
+    return FlightDump(rank, str(record.get("version", "")), groups, progress, collectives)
+
+
+def _content(data: bytes) -> object:
+    if data[:1] == b"{":
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"no JSON: {error}") from error
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except WireError:
+        raise
+    except Exception as error:  # boundary: torn pickles raise nearly anything
+        raise WireError(f"neither JSON nor a pickle that can be read: {type(error).__name__}: {error}") from error
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds dict, list, tuple, numbers and texts: those need no global name."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise WireError(f"the pickle asks for {module}.{name}: it is no dump, and is not loaded")
+
+    def persistent_load(self, _pid: Any) -> NoReturn:
+        raise WireError("the pickle refers to something outside itself: it is no dump, and is not loaded")
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _group(value: object) -> tuple[str, GroupConfiguration] | None:
+    fields = _mapping(value)
+    name = str(fields.get("name", ""))
+    if not name:
+        return None
+    try:
+        ranks = fields.get("ranks", "[]")
+        listed = json.loads(ranks) if isinstance(ranks, str) else ranks
+        members = tuple(int(rank) for rank in listed)
+    except (TypeError, ValueError, RecursionError):
+        members = ()
+    return name, GroupConfiguration(name, str(fields.get("desc", "")), members)
+
+
+def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
+    fields = _mapping(value)
+    try:
+        return str(name), GroupProgress(int(fields["last_enqueued_collective"]), int(fields["last_completed_collective"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _collective(value: object) -> Collective | None:
+    fields = _mapping(value)
+    try:
+        group = fields["process_group"]
+        return Collective(
+            group=str(group[0]) if isinstance(group, (list, tuple)) else str(group),
+            number=int(fields["collective_seq_id"]),
+            operation=str(fields["profiling_name"]).partition(":")[2] or str(fields["profiling_name"]),
+            over=bool(fields.get("retired")) or fields.get("state") == "completed",  # gloo's stay "scheduled"
+            peer_to_peer=bool(fields.get("is_p2p")),
+            created_ns=int(fields.get("time_created_ns") or 0),
+            bytes=_bytes(fields.get("input_sizes"), fields.get("input_dtypes")),
+        )
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+_WIDTHS = {"Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Short": 2, "Float": 4, "Int": 4, "Double": 8, "Long": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
+
+
+def _bytes(sizes: object, types: object) -> int:
+    """Of all inputs; 0 where a size or type is unknown."""
+    if not isinstance(sizes, (list, tuple)) or not isinstance(types, (list, tuple)) or len(sizes) != len(types):
+        return 0
+    total = 0
+    for shape, kind in zip(sizes, types, strict=True):
+        count = _WIDTHS.get(str(kind), 0)
+        for length in shape:
+            count *= int(length)
+        total += count
+    return total

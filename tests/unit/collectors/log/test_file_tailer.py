@@ -1,0 +1,103 @@
+"""A file is followed over rotation and restarts."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from collectors.log import file_tailer
+from collectors.log.file_tailer import FilePosition, FileTailer
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "kern.log"
+    path.write_bytes(b"old\n")
+    return path
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_the_first_start_begins_at_the_end_and_gives_whole_lines(log: Path) -> None:
+    tailer = FileTailer(log)
+    assert tailer.read() == b""
+    append(log, b"one\ntw")
+    assert tailer.read() == b"one\n"
+    append(log, b"o\n")
+    assert tailer.read() == b"two\n"
+
+
+def test_a_file_that_appears_later_is_read_from_its_beginning(tmp_path: Path) -> None:
+    tailer = FileTailer(tmp_path / "late.log")
+    assert tailer.read() == b""
+    append(tmp_path / "late.log", b"first\n")
+    assert tailer.read() == b"first\n"
+
+
+def test_a_rotated_file_is_read_to_its_end_before_the_new_one(log: Path) -> None:
+    tailer = FileTailer(log)
+    tailer.read()
+    append(log, b"one\nunfinished")
+    log.rename(log.with_name("kern.log.1"))
+    append(log, b"two\n")
+    assert [tailer.read() for _ in range(4)] == [b"one\n", b"unfinished\n", b"two\n", b""]
+
+
+def test_a_truncated_file_begins_anew(log: Path) -> None:
+    tailer = FileTailer(log)
+    append(log, b"a longer line\n")
+    tailer.read()
+    append(log, b"more\n")
+    tailer.read()
+    log.write_bytes(b"new\n")
+    assert tailer.read() == b"new\n"
+
+
+def test_the_next_one_goes_on_where_it_stopped(log: Path) -> None:
+    first = FileTailer(log)
+    first.read()
+    append(log, b"one\nha")
+    assert first.read() == b"one\n"
+    append(log, b"lf\n")
+    assert FileTailer(log, first.position).read() == b"half\n"
+
+
+def test_the_next_one_finds_the_file_under_the_name_that_rotation_gave_it(log: Path) -> None:
+    first = FileTailer(log)
+    first.read()
+    append(log, b"one\n")
+    log.rename(log.with_name("kern.log.1"))
+    append(log, b"two\n")
+    later = FileTailer(log, first.position)
+    assert [later.read(), later.read()] == [b"one\n", b"two\n"]
+
+
+def test_a_file_that_was_replaced_meanwhile_is_read_from_its_beginning(log: Path) -> None:
+    append(log.with_name("keeper"), b"")  # takes the next inode
+    later = FileTailer(log, FilePosition(inode=1, offset=99))
+    assert later.read() == b"old\n"
+
+
+def test_a_backlog_beyond_the_limit_is_passed_over_and_counted(log: Path) -> None:
+    tailer = FileTailer(log, most_backlog=1000)
+    tailer.read()
+    append(log, b"".join(b"line %03d\n" % number for number in range(1000)))
+    assert tailer.read().startswith(b"line 945\n")
+    assert tailer.skipped_bytes == 945 * 9
+
+
+def test_a_line_that_never_ends_is_given_out_in_pieces(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_tailer, "LONGEST_LINE", 100)
+    tailer = FileTailer(log)
+    tailer.read()
+    append(log, b"x" * 101)
+    assert tailer.read() == b"x" * 101 + b"\n"
+
+
+def test_a_fifo_is_refused_and_does_not_stop_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="no regular file"):
+        FileTailer(tmp_path / "fifo").read()

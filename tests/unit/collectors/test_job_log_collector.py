@@ -1,0 +1,130 @@
+"""Errors in the logs of workers become events of these workers."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from collectors import job_log
+from collectors.agent.job_directory import LocalJob, LocalWorker
+from collectors.job_log import JobLogCollector
+from collectors.worker.procfs import TICKS_PER_S
+from eagle_eye.clock import FakeClock
+from eagle_eye.types import Event, Kind
+
+ERROR = "RuntimeError: CUDA error: misaligned address"
+UPTIME_S = 5000.0
+
+
+class Node:
+    """A node with a job of one worker, whose output is a file."""
+
+    def __init__(self, folder: Path, *, age_s: float = 1.0) -> None:
+        self.folder, self.log = folder, folder / "logs" / "0.log"
+        self.log.parent.mkdir()
+        (folder / "jobs").mkdir()
+        self.clock = FakeClock(now=1_700_000_000.0)
+        self.clock.advance(UPTIME_S - self.clock.monotonic())
+        self.worker = LocalWorker(
+            worker="r/n1/0", slot=0, rank=3, pid=os.getpid(), epoch=2, log=str(self.log), start_time=int((UPTIME_S - age_s) * TICKS_PER_S)
+        )
+        self.register(self.worker)
+        self.collector = self.start()
+
+    def register(self, *workers: LocalWorker) -> None:
+        body = msgspec.json.encode(LocalJob(job="t/gpt/r", run="r", node="n1", workers=workers))
+        (self.folder / "jobs" / "r.json").write_bytes(body)
+
+    def start(self, **options: object) -> JobLogCollector:
+        """The agent's collector, as after its start."""
+        return JobLogCollector(node="n1", run_dir=self.folder, state_dir=self.folder / "state", clock=self.clock, **options)  # type: ignore[arg-type]
+
+    def told(self, text: str = "") -> list[Event]:
+        with self.log.open("a") as file:
+            file.write(text)
+        return self.collector.collect()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_an_error_is_an_event_of_its_worker(node: Node) -> None:
+    (event,) = node.told(f"step 1\n{ERROR}\n")
+    assert (event.name, event.entity.kind, event.entity.name, event.job, event.message) == ("log.error", Kind.WORKER, "r/n1/0", "t/gpt/r", ERROR)
+    told = event.attributes
+    assert (told["component"], told["code"], told["rank"], told["epoch"], told["log"]) == ("cuda", "error", "3", "2", str(node.log))
+
+
+def test_twin_what_a_healthy_worker_prints_is_no_event(node: Node) -> None:
+    assert node.told("iteration 1 loss 2.3\nno errors\n") == []
+
+
+def test_a_traceback_comes_whole_and_without_secrets(node: Node) -> None:
+    (event,) = node.told('Traceback (most recent call last):\n  File "t.py", line 1\n    login(token="hunter2")\nValueError: password=hunter2\non\n')
+    assert (event.name, event.attributes["code"]) == ("log.notice", "traceback")
+    assert "line 1" in event.attributes["traceback"]
+    assert "hunter2" not in event.message + str(event.attributes)
+
+
+def test_an_old_log_that_is_new_to_the_agent_is_read_from_now_on(tmp_path: Path) -> None:
+    node = Node(tmp_path, age_s=600.0)
+    node.log.write_text(f"{ERROR}\n")
+    assert node.told() == []
+    assert len(node.told(f"{ERROR}\n")) == 1
+
+
+def test_the_next_agent_goes_on_where_it_stopped(node: Node) -> None:
+    assert len(node.told(f"{ERROR}\n")) == 1
+    assert node.told() == []
+    node.collector = node.start()
+    assert [event.message for event in node.told("OSError: [Errno 28] No space left on device\n")] == ["OSError: [Errno 28] No space left on device"]
+
+
+def test_the_same_error_again_is_one_event_a_minute(node: Node) -> None:
+    assert len(node.told("".join(f"RuntimeError: CUDA error: bad address {number}\n" for number in range(50)))) == 1
+    node.clock.advance(61.0)
+    (event,) = node.told("RuntimeError: CUDA error: bad address 7\n")
+    assert event.attributes["repeated"] == "49"
+
+
+def test_of_a_flood_of_different_errors_a_bounded_number_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "MOST_EVENTS", 3)
+    assert len(node.told("".join(f"CUDA error: {'x' * number}\n" for number in range(50)))) == 3
+
+
+def test_the_last_lines_of_a_worker_that_has_ended_are_told_and_then_its_log_is_left(node: Node) -> None:
+    node.told("step 1\n")
+    node.register()
+    (event,) = node.told(f"{ERROR}\n")
+    assert event.entity.name == "r/n1/0"
+    node.clock.advance(job_log.LEFT_S)
+    node.told()
+    node.clock.advance(1.0)
+    assert node.told("OSError: [Errno 28] No space left on device\n") == []
+
+
+def test_another_users_file_is_not_read_through_a_link(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job file of user 1001 names a log that is not theirs."""
+    monkeypatch.setattr(job_log, "_owner_of", lambda _job: 1001)
+    assert node.told(f"{ERROR}\n") == []
+
+
+def test_files_of_ones_own_are_the_nodes(node: Node) -> None:
+    slurm = node.folder / "slurm"
+    slurm.mkdir()
+    (slurm / "job-7.out").write_text("old\n")
+    node.collector = node.start(further_files=(str(slurm / "job-*.out"), "relative-*.out"))
+    node.told()
+    with (slurm / "job-7.out").open("a") as file:
+        file.write("slurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO PREEMPTION ***\n")
+    (event,) = node.told()
+    assert (event.entity.kind, event.entity.name, event.job, event.attributes["code"]) == (Kind.NODE, "n1", "", "preempted")
+
+
+def test_a_log_that_is_a_fifo_stops_nobody(node: Node) -> None:
+    node.log.unlink(missing_ok=True)
+    os.mkfifo(node.log)
+    assert node.collector.collect() == []
