@@ -1,4 +1,4 @@
-"""This node's processors, memory, disks and network, read through psutil.
+"""This node's processors, memory, disks and network, read through psutil; its file descriptors, NUMA misses, blocked processes and clock.
 
 Counters are returned as rates over the time since the last look: NaN the first time, and NaN when a counter went
 backwards (an interface was reset, a disk was taken out): never a negative or an invented number.
@@ -6,6 +6,7 @@ backwards (an interface was reset, a disk was taken out): never a negative or an
 
 import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,13 +16,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.ranges import Seconds
 from eagle_eye.types import Kind, Reading
+
+from .node.blocked_processes import BlockedProcesses
+from .node.clock_offset import ClockWatch
+from .node.kernel_files import KernelFiles, count_of, names_in
 
 log = logging.getLogger(__name__)
 
 SHARES = ("cpu_percent", "cpu_iowait_percent", "cpu_steal_percent")
 """Of all processors together: 100 = every one of them, all the time."""
 GAUGES = ("processors", "load_1", "memory_available_bytes", "memory_percent", "swap_percent")
+KERNEL_GAUGES = ("file_descriptors_percent", "processes_blocked", "clock_offset_s", "clock_synchronised")
+"""Open files of the whole machine, as a share of fs.file-max; processes in state D at two looks in a row; how far the clock is ahead."""
 RATES = (
     "disk_read_bytes_per_s",
     "disk_write_bytes_per_s",
@@ -30,11 +38,12 @@ RATES = (
     "net_errors_per_s",
     "net_drops_per_s",
     "context_switches_per_s",
+    "numa_misses_per_s",
 )
-"""The network without the loopback interface."""
+"""The network without the loopback interface. A NUMA miss: a page that had to be taken from another node than was wanted."""
 PRESSURES = ("cpu_pressure_percent", "memory_pressure_percent", "io_pressure_percent")
 """Share of the time in which some task waited for it (/proc/pressure, Linux 4.20 and later)."""
-NAMES = SHARES + GAUGES + RATES + PRESSURES
+NAMES = SHARES + GAUGES + RATES + PRESSURES + KERNEL_GAUGES
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """Guest time is contained in user time (man 5 proc_stat), so it is left out."""
@@ -51,6 +60,14 @@ class HostCollector:
     """Name of this node; set by the agent."""
     pressure: Path = Path("/proc/pressure")
     """Directory of the kernel's pressure stall information."""
+    proc: Path = Path("/proc")
+    """Where the kernel's procfs is mounted."""
+    sysfs: Path = Path("/sys")
+    """Where the kernel's sysfs is mounted."""
+    chronyc: str = "chronyc"
+    """The command that asks chronyd for the offset of the clock, once a minute; without it the kernel tells what it knows."""
+    blocked_s: Seconds = 10.0
+    """Seconds between two looks at which processes are blocked."""
     system: Any = None
     """The module `psutil`, or a stand-in for it; None imports it when it is first needed."""
     clock: Clock = field(default_factory=SystemClock)
@@ -62,13 +79,17 @@ class HostCollector:
         self._before: Counters = {}
         self._looked = math.nan
         self._logged: set[str] = set()
+        self._files = KernelFiles()
+        self._clock_watch = ClockWatch(self.chronyc, clock=self.clock)
+        self._blocked_processes = BlockedProcesses(self.proc)
+        self._blocked, self._blocked_at = math.nan, -math.inf
 
     def collect(self) -> list[Reading]:
         if self.system is None:
             import psutil
 
             self.system = psutil
-        values = self._gauges() | self._rates(self._counters())
+        values = self._gauges() | self._kernel_gauges() | self._rates(self._counters())
         row = np.array([[values.get(name, math.nan) for name in NAMES]], np.float32)
         now = self.clock.now()
         return [Reading(source="host", kind=Kind.NODE, entities=(self.node,), names=NAMES, matrix=row, time=now)]
@@ -83,6 +104,32 @@ class HostCollector:
             "memory_percent": memory.percent,
             "swap_percent": swap.percent if swap else math.nan,
         }
+
+    def _kernel_gauges(self) -> Counters:
+        now = self.clock.monotonic()
+        if now - self._blocked_at >= self.blocked_s:
+            self._blocked, self._blocked_at = self._blocked_processes.look(), now
+        offset = self._clock_watch.look()
+        return {
+            "file_descriptors_percent": self._file_descriptors(),
+            "processes_blocked": self._blocked,
+            "clock_offset_s": offset.offset_s,
+            "clock_synchronised": offset.synchronised,
+        }
+
+    def _file_descriptors(self) -> float:
+        """`ALLOCATED 0 MOST` of fs.file-nr (man 5 proc_sys_fs)."""
+        fields = [count_of(field) for field in (self._files.text(self.proc / "sys/fs/file-nr") or "").split()]
+        if len(fields) != 3 or fields[0] is None or not fields[2]:
+            return math.nan
+        return 100.0 * fields[0] / fields[2]
+
+    def _numa_misses(self) -> float | None:
+        """Of all NUMA nodes together: the line `numa_miss COUNT` of each; None where there are none."""
+        folder = self.sysfs / "devices/system/node"
+        texts = [self._files.text(folder / name / "numastat") or "" for name in names_in(folder) if re.fullmatch(r"node[0-9]+", name)]
+        found = [count_of(line.removeprefix("numa_miss ")) for text in texts for line in text.splitlines() if line.startswith("numa_miss ")]
+        return None if not found or None in found else float(sum(filter(None, found)))
 
     def _counters(self) -> Counters:
         """Everything that only rises, by the name of what it becomes."""
@@ -100,6 +147,9 @@ class HostCollector:
                 "net_errors_per_s": sum(card.errin + card.errout for card in cards),
                 "net_drops_per_s": sum(card.dropin + card.dropout for card in cards),
             }
+        misses = self._numa_misses()
+        if misses is not None:
+            counters["numa_misses_per_s"] = misses
         for name in PRESSURES:
             waited = self._ask(name, partial(_waited, self.pressure / name.partition("_")[0]))
             if waited is not None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc")
+NO_LIMIT = 1 << 60
+"""Bytes: v1 has such a number where memory has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,45 @@ def _mounts(lines: list[str], version: int, controller: str) -> Iterator[tuple[s
         if (version == 2 and kind == "cgroup2") or (version == 1 and kind == "cgroup" and controller in options.split(" ")[-1].split(",")):
             fields = before.split(" ")
             yield fields[3], Path(fields[4])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCgroup:
+    """One cgroup, by its counters of memory."""
+
+    cgroup: Cgroup
+
+    @property
+    def name(self) -> str:
+        return self.cgroup.name
+
+    def kills(self) -> int | None:
+        """None where the kernel does not count them."""
+        return self.cgroup.keyed("memory.events" if self.cgroup.version == 2 else "memory.oom_control", "oom_kill")
+
+    def limit_hits(self) -> int:
+        """How often its limit was reached."""
+        found = self.cgroup.keyed("memory.events", "oom") if self.cgroup.version == 2 else self.cgroup.number("memory.failcnt")
+        return found or 0
+
+    def limit_bytes(self) -> int | None:
+        found = self.cgroup.number("memory.max" if self.cgroup.version == 2 else "memory.limit_in_bytes")
+        return found if found is not None and found < NO_LIMIT else None
+
+    def used_bytes(self) -> int | None:
+        """Without cached files that nobody reads any more: the kernel drops those first, and a job that reads its data fills any limit with them."""
+        used = self.cgroup.number("memory.current" if self.cgroup.version == 2 else "memory.usage_in_bytes")
+        cached = self.cgroup.keyed("memory.stat", "inactive_file" if self.cgroup.version == 2 else "total_inactive_file")
+        return None if used is None else max(used - (cached or 0), 0)
+
+    def high_events(self) -> int | None:
+        """How often its processes were slowed down because they used more than memory.high; None: v1 has no such limit."""
+        return self.cgroup.keyed("memory.events", "high") if self.cgroup.version == 2 else None
+
+    def peak_bytes(self) -> int | None:
+        return self.cgroup.number("memory.peak" if self.cgroup.version == 2 else "memory.max_usage_in_bytes")
+
+
+def memory_cgroups_of(pid: int, proc: Path = PROC) -> tuple[MemoryCgroup, ...]:
+    """The memory cgroup of a process and those around it, the innermost first."""
+    return tuple(MemoryCgroup(cgroup) for cgroup in cgroups_of(pid, "memory", proc))

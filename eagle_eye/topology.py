@@ -44,6 +44,8 @@ def node_of(entity: Entity, topology: Topology) -> str:
         return topology.gpus.get(entity.name, "")
     if entity.kind is Kind.WORKER:
         return node_of_worker(entity.name)
+    if entity.kind in (Kind.LINK, Kind.MOUNT):
+        return entity.name.partition("/")[0]
     return ""
 
 

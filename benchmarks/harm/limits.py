@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harm.faults import LIMITED, MIB, READ_ONLY, SMALL_DISK
-from eagle_eye.cgroups import Cgroup
-from remediation.launcher.memory_cgroup import memory_cgroups_of
+from eagle_eye.cgroups import Cgroup, memory_cgroups_of
 
 SMALL_DISK_BYTES = MIB
 HEADROOM_BYTES = 384 * MIB

@@ -65,6 +65,8 @@ class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
     launcher_start_time: int = 0
     """0: not known; then a recycled pid is taken for the launcher."""
     workers: tuple[LocalWorker, ...] = ()
+    checkpoints: str = ""
+    """Folder of its checkpoints; '' if the launcher does not say."""
     state: str = "running"
     """running or stopped"""
     user: int = 0

@@ -10,10 +10,10 @@ from eagle_eye.gpu_devices import pci_address, text_of
 from .calls import CALL_METRICS, CallReader
 from .change import GpuChange
 from .driver import LOST, NvmlDriver
-from .fabric import Fabric
 from .field_reader import FieldReader
 from .fields import FIELD_METRICS, FIELD_NAMES, metrics_of
 from .mig import MigInstances
+from .nvlink_fabric import NvLinkFabric
 from .nvlinks import NvLinks
 from .state_changes import StateChanges
 
@@ -97,7 +97,7 @@ class WatchedGpu:
         self._links = NvLinks(self._driver, self.whom, self.handle)
         self._fields = FieldReader(self._driver, self.whom, metrics_of(self._driver.version()), self._links.numbers)
         self._calls = CallReader(self._driver, self.whom)
-        self._fabric = Fabric(self._driver, self.whom)
+        self._fabric = NvLinkFabric(self._driver, self.whom)
         self._mig = MigInstances(self._driver, self.whom)
         self._states = StateChanges()
         self._ready = True

@@ -10,6 +10,7 @@ from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
 
 from .cpu_quota import CpuQuota, QuotaUse
+from .memory_limit import UNKNOWN, MemoryLimit, MemoryUse
 from .processor_use import ProcessorUse
 from .procfs import DEAD, ProcessHandle, ProcStat
 from .stall_limits import STOPPED, ProgressSample, StallLimits, WorkerProgress
@@ -30,6 +31,10 @@ NAMES = (
     "throttled_percent",
     "cpu_quota",
     "activity_seen_s",
+    "memory_limit_bytes",
+    "memory_used_percent",
+    "oom_kills_per_s",
+    "memory_high_events_per_s",
 )
 ACTIVITIES = tuple(ActivityKind)
 """The metric `activity` is an index into these."""
@@ -63,6 +68,7 @@ class WatchedWorker:
         self._observed = NOTHING
         self._use = ProcessorUse()
         self._quota: CpuQuota | None = None
+        self._memory: MemoryLimit | None = None
         self._stopped_at: int | None = None
         """In state T: how often it had got a processor."""
         self.ended_stopped = False
@@ -234,6 +240,7 @@ class WatchedWorker:
             quota.throttled_percent,
             quota.processors,
             monotonic - self.activity.began if self.activity else NOTHING,
+            *self._memory_use(monotonic),
         ]
 
     def _quota_use(self) -> QuotaUse:
@@ -242,6 +249,13 @@ class WatchedWorker:
         if self._quota is None or self._quota.pid != self.process.pid:
             self._quota = CpuQuota(self.process.pid)
         return self._quota.look()
+
+    def _memory_use(self, monotonic: float) -> MemoryUse:
+        if self.process is None or self.stat is None:
+            return UNKNOWN
+        if self._memory is None or self._memory.pid != self.process.pid:
+            self._memory = MemoryLimit(self.process.pid)
+        return self._memory.look(monotonic)
 
     def give_up_ring(self, error: RingError) -> str:
         """Close a truncated ring for good. Returns the error text, once."""

@@ -300,9 +300,10 @@ def _laid_out(found: Mapping[str, Any], metric: str, table: str) -> Heat:
 
 
 def _slots(entities: Any, row: Any, kind: str) -> tuple[Any, list[str]]:
-    """(slot of each row, names of the slots): a worker says its own, GPUs count within their node."""
-    if kind == "worker":
-        names, place = np.unique([name.rpartition("/")[2] for name in entities], return_inverse=True)
+    """(slot of each row, names of the slots): workers, links and mounts say their own, GPUs count within their node."""
+    if kind in ("worker", "link", "mount"):
+        own = [name.rpartition("/")[2] if kind == "worker" else name.partition("/")[2] for name in entities]
+        names, place = np.unique(own, return_inverse=True)
         order = sorted(range(len(names)), key=lambda index: (len(names[index]), names[index]))
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))

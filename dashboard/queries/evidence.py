@@ -23,7 +23,7 @@ OTHERS = "others (mean)"
 STEP_METRICS = {"loss": "Loss", "step_s": "Step time, slowest worker"}
 OF_NODES = ("cpu_percent", "memory_percent", "load_1")
 OF_GPUS = ("utilisation_percent", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_percent")
-OF_WORKERS = ("progress_age_s", "cpu_percent")
+OF_WORKERS = ("progress_age_s", "cpu_percent", "memory_used_percent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -359,6 +359,12 @@ CAUSES = (
     Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
     Cause("site alert", "site.alert", Severity.INFO, accuses=False),
+    Cause("link down", "link.down", Severity.INFO, accuses=False, together_s=10.0, rivals=(("a switch that is down", "whether links of other nodes went down with it"),)),
+    Cause("link degraded", "link.degraded", Severity.INFO, accuses=False, together_s=10.0),
+    Cause("link errors", "link.errors", Severity.INFO, accuses=False, together_s=30.0),
+    Cause("storage hung", "storage.hung", Severity.INFO, accuses=False, together_s=30.0, rivals=(("the network to its server", "whether other mounts of that server answer, and links of the node"),)),
+    Cause("storage read-only", "storage.read_only", Severity.INFO, accuses=False, together_s=30.0),
+    Cause("storage slow", "storage.slow", Severity.INFO, accuses=False, together_s=60.0, rivals=(("other jobs' traffic", "what else uses the server"),)),
     Cause("unknown", "*", Severity.INFO, accuses=False, together_s=10.0),
 )
 

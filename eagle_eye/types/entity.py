@@ -52,17 +52,18 @@ class Kind(StrEnum):
     GPU = "gpu"
     WORKER = "worker"
     LINK = "link"
+    MOUNT = "mount"
     NODE = "node"
     SWITCH = "switch"
     JOB = "job"
 
 
 class Entity(Noun, frozen=True, kw_only=True):
-    """A GPU, worker, link, node, switch or job, with a name that survives restarts (a rank does not)."""
+    """A GPU, worker, link, mount, node, switch or job, with a name that survives restarts (a rank does not)."""
 
     kind: Kind
     name: str
-    """node: `--node`; gpu: its UUID; worker: run/node/slot; job: tenant/name/run."""
+    """node: `--node`; gpu: its UUID; worker: run/node/slot; link: node/port; mount: node and mount point; job: tenant/name/run."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

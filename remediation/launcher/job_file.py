@@ -16,7 +16,9 @@ VERSION = 1
 class JobFile:
     """Writes the file whole at each change, and removes it at the end."""
 
-    def __init__(self, run_dir: Path, job: str, node: str, pid: int) -> None:
+    def __init__(self, run_dir: Path, job: str, node: str, pid: int, checkpoints: Path | None = None) -> None:
+        """`checkpoints`: where the job's checkpoints lie, whose storage the agent then watches."""
+        self._checkpoints = str(checkpoints.resolve()) if checkpoints is not None else ""
         self._job, self._node, self._pid = job, node, pid
         self._run = job.rsplit("/", 1)[-1]
         self.path = run_dir / "jobs" / f"{self._run}.json"
@@ -26,7 +28,7 @@ class JobFile:
         body = {
             "version": VERSION, "job": self._job, "run": self._run, "node": self._node, "epoch": epoch,
             "launcher_pid": self._pid, "launcher_start_time": start_time_of(self._pid),
-            "workers": [_words(worker) for worker in workers], "state": state,
+            "workers": [_words(worker) for worker in workers], "checkpoints": self._checkpoints, "state": state,
         }  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
         content = msgspec.json.encode(body)

@@ -62,7 +62,7 @@ class Launcher:
         self._votes = VoteLog(settings.state_dir, settings.run, settings.node)
         self._fence = CommandFence(settings.state_dir / "votes" / f"{settings.run}-{settings.node}")
         self._event_log = EventLog(settings.job, settings.node, self._incarnation, clock, write)
-        self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid())
+        self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid(), settings.checkpoints)
         self._workers = Workers(settings, self._command, environment, self._worker_ended)
         self._workers.check_paths()
         self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eagle_eye.cgroups import PROC, Cgroup, cgroups_of
+from eagle_eye.cgroups import PROC, MemoryCgroup, memory_cgroups_of
 from eagle_eye.training.storage_failure import size_text
 
 LOOK_S = 0.5
 """Between two looks at the counters."""
 TOGETHER_S = 2.0
 """A process that dies so long after the counter rose died of that; an older rise was somebody else's."""
-NO_LIMIT = 1 << 60
-"""Bytes: v1 has such a number where there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +36,6 @@ class OomKill:
             return "the kernel's out-of-memory killer ended it: the machine had no memory left"
         peak = f", {size_text(self.peak_bytes)} were used at most" if self.peak_bytes is not None else ""
         return f"the kernel's out-of-memory killer ended it: cgroup {self.cgroup} reached its limit of {size_text(self.limit_bytes or 0)}{peak}"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryCgroup:
-    """One cgroup, by its counters of memory."""
-
-    cgroup: Cgroup
-
-    @property
-    def name(self) -> str:
-        return self.cgroup.name
-
-    def kills(self) -> int | None:
-        """None where the kernel does not count them."""
-        return self.cgroup.keyed("memory.events" if self.cgroup.version == 2 else "memory.oom_control", "oom_kill")
-
-    def limit_hits(self) -> int:
-        """How often its limit was reached."""
-        found = self.cgroup.keyed("memory.events", "oom") if self.cgroup.version == 2 else self.cgroup.number("memory.failcnt")
-        return found or 0
-
-    def limit_bytes(self) -> int | None:
-        found = self.cgroup.number("memory.max" if self.cgroup.version == 2 else "memory.limit_in_bytes")
-        return found if found is not None and found < NO_LIMIT else None
-
-    def peak_bytes(self) -> int | None:
-        return self.cgroup.number("memory.peak" if self.cgroup.version == 2 else "memory.max_usage_in_bytes")
-
-
-def memory_cgroups_of(pid: int, proc: Path = PROC) -> tuple[MemoryCgroup, ...]:
-    """The memory cgroup of a process and those around it, the innermost first."""
-    return tuple(MemoryCgroup(cgroup) for cgroup in cgroups_of(pid, "memory", proc))
 
 
 @dataclass(slots=True)

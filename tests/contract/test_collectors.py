@@ -55,6 +55,14 @@ WITHOUT_UNIT = {
     "phase": "index in messages.PHASES",
     "running": "1 in the training loop, else 0",
     "state": "code of the letter of the process state",
+    "port_active": "1 while the port's link is up, else 0",
+    "rail": "index of the rail, from 0",
+    "read_only": "1 while the mount is read-only, else 0",
+    "hung": "1 while the mount does not answer, else 0",
+    "free_inodes": "count, as the file system has it",
+    "disconnected_servers": "count of Lustre servers",
+    "processes_blocked": "count of processes",
+    "clock_synchronised": "1 while the clock follows another one, else 0",
 }
 
 
@@ -65,7 +73,7 @@ def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_the_rooms_own_collectors_are_found() -> None:
-    assert {"gpu", "host", "job_log", "kernel_log", "process", "training"} <= set(COLLECTORS)
+    assert {"fabric", "gpu", "host", "job_log", "kernel_log", "process", "storage", "training"} <= set(COLLECTORS)
 
 
 def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:

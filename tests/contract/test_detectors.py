@@ -118,6 +118,9 @@ def deaths(draft: Draft) -> None:
         draft.tell("log.error", workers[0], component="cuda", code="error", rank="0", epoch="1")
         draft.tell("collector.failing", node, collector="gpu", reason="timed out")
         draft.tell("alert.firing", node, alert="GpuHot", id="a1", severity="critical", summary="GPU 3 at 95")
+        link, mount = Entity(kind=Kind.LINK, name=f"{node.name}/mlx5_0:1"), Entity(kind=Kind.MOUNT, name=f"{node.name}/mnt/data")
+        draft.tell("link.down", link, device="mlx5_0", port="1", rail="0", former_rate_gbit_per_s="400", rate_gbit_per_s="", missed="0")
+        draft.tell("storage.hung", mount, mount="/mnt/data", file_system="nfs4", source="server:/data", waited_s="20.0")
     if draft.tick == 48:
         told = {"worker": workers[0].name, "errno": "ENOSPC", "reason": "No space left on device", "free_bytes": "0", "needed_bytes": "9"}
         draft.tell("checkpoint.failed", job, path="/ckpt", attempt="1", retry_s="1.0", **told, **common)

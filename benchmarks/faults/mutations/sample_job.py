@@ -26,13 +26,15 @@ WORKERS = tuple(f"run1/{node}/{slot}" for node in NODES for slot in range(2))
 GPUS = tuple(f"GPU-{node}-{slot}" for node in NODES for slot in range(2))
 OF_WORKERS = {
     "step": 0.0, "step_age_s": 0.5, "progress_age_s": 0.1, "marks": 10.0, "phase": 3.0, "running": 1.0, "state": 82.0, "cpu_percent": 95.0, "runqueue_percent": 1.0,
-    "rss_bytes": 2e9, "step_marks": 3.0, "activity": 4.0, "throttled_percent": 0.0, "cpu_quota": 2.0, "activity_seen_s": 0.5,
+    "rss_bytes": 2e9, "step_marks": 3.0, "activity": 4.0, "throttled_percent": 0.0, "cpu_quota": 2.0, "activity_seen_s": 0.5, "memory_limit_bytes": 6e10, "memory_used_percent": 40.0, "oom_kills_per_s": 0.0, "memory_high_events_per_s": 0.0,
 }  # fmt: skip
 OF_NODES = {
     "cpu_percent": 50.0, "processors": 8.0, "load_1": 4.0, "memory_percent": 50.0, "memory_available_bytes": 6e10, "swap_percent": 0.0, "disk_read_bytes_per_s": 1e6,
-    "net_received_bytes_per_s": 1e7, "cpu_steal_percent": 0.0, "context_switches_per_s": 9e3,
+    "net_received_bytes_per_s": 1e7, "cpu_steal_percent": 0.0, "context_switches_per_s": 9e3, "processes_blocked": 0.0, "clock_offset_s": 1e-5, "clock_synchronised": 1.0, "numa_misses_per_s": 0.0, "file_descriptors_percent": 1.0,
 }  # fmt: skip
 OF_GPUS = {"utilisation_percent": 95.0, "power_watts": 600.0, "temperature_celsius": 62.0, "throttle_reasons": 0.0, "ecc_uncorrected_per_s": 0.0, "sm_clock_mhz": 1900.0}
+OF_LINKS = {"port_active": 1.0, "link_rate_bytes_per_s": 5e10, "rail": 0.0, "symbol_errors_per_s": 0.0, "receive_errors_per_s": 0.0, "discards_per_s": 0.0}
+OF_MOUNTS = {"stat_s": 1e-4, "read_s": 1e-3, "write_s": 2e-3, "free_bytes": 1e12, "read_only": 0.0, "hung": 0.0, "round_trip_s": 1e-3}
 OF_STEPS = {
     "step_s": 0.9, "data_s": 0.05, "forward_s": 0.25, "backward_s": 0.4, "communication_s": 0.1, "optimizer_s": 0.05, "evaluation_s": 0.0, "checkpoint_s": 0.0, "loss": 3.0,
     "loss_nan": 0.0, "tokens": 4096.0, "grad_norm": 1.0,
@@ -74,12 +76,19 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "budget.exhausted": (Kind.JOB, {"heal": "restart:3", "restarts": "3", "cause": "c", "kind": "signal"}),
     "checkpoint.saved": (Kind.JOB, {"step": "5", "path": "/c", "finite": "1", "worker": WORKERS[0]}),
     "checkpoint.failed": (Kind.JOB, {"step": "5", "path": "/c", "errno": "ENOSPC", "reason": "full", "free_bytes": "3", "needed_bytes": "9", "attempt": "2", "retry_s": "4", "worker": WORKERS[0]}),
+    "link.down": (Kind.LINK, {"device": "mlx5_0", "port": "1", "pci": "0000:65:00.0", "rail": "0", "state": "state 1: DOWN", "rate_gbit_per_s": "", "former_rate_gbit_per_s": "400", "missed": "0"}),
+    "link.degraded": (Kind.LINK, {"device": "mlx5_0", "port": "1", "pci": "0000:65:00.0", "rail": "0", "state": "state 4: ACTIVE", "rate_gbit_per_s": "200", "former_rate_gbit_per_s": "400", "missed": "0"}),
+    "link.up": (Kind.LINK, {"device": "mlx5_0", "port": "1", "pci": "0000:65:00.0", "rail": "0", "state": "state 4: ACTIVE", "rate_gbit_per_s": "400", "former_rate_gbit_per_s": "400", "missed": "0"}),
+    "storage.hung": (Kind.MOUNT, {"mount": "/mnt/data", "file_system": "nfs4", "source": "server:/data", "waited_s": "20.0"}),
+    "storage.read_only": (Kind.MOUNT, {"mount": "/mnt/data", "file_system": "ext4", "source": "/dev/nvme0n1"}),
     "spool.dropped": (Kind.NODE, {"count": "7"}),
     "alert.firing": (Kind.NODE, {"id": "f1", "alert": "Hot", "severity": "page", "summary": "it is hot"}),
     "alert.resolved": (Kind.NODE, {"id": "f1", "alert": "Hot"}),
 }  # fmt: skip
 """Every event of docs/wire.md that is read somewhere: name → (kind of its entity, attributes)."""
-_ENTITIES = {Kind.WORKER: WORKERS, Kind.GPU: GPUS, Kind.NODE: NODES, Kind.JOB: (JOB,)}
+LINKS = tuple(f"{node}/mlx5_0:1" for node in NODES)
+MOUNTS = tuple(f"{node}/mnt/data" for node in NODES)
+_ENTITIES = {Kind.WORKER: WORKERS, Kind.GPU: GPUS, Kind.NODE: NODES, Kind.JOB: (JOB,), Kind.LINK: LINKS, Kind.MOUNT: MOUNTS}
 
 
 class SampleJob:
@@ -134,6 +143,8 @@ class SampleJob:
         yield _reading("training", Kind.WORKER, workers, OF_WORKERS | moment, now)
         yield _reading("host", Kind.NODE, (NODES[place],), OF_NODES, now)
         yield _reading("gpu", Kind.GPU, gpus, OF_GPUS, now)
+        yield _reading("fabric", Kind.LINK, (LINKS[place],), OF_LINKS, now)
+        yield _reading("storage", Kind.MOUNT, (MOUNTS[place],), OF_MOUNTS, now)
         if stands_s:
             return
         values = np.tile(np.array(list(OF_STEPS.values())), (1, 2, 1))

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collectors.host import HostCollector
 from eagle_eye.clock import FakeClock
@@ -70,7 +72,7 @@ def test_first_look_has_gauges_and_no_rates(pressure: Path) -> None:
     assert values["processors"] == 4.0
     assert values["memory_available_bytes"] == pytest.approx(3e9)
     rates = [name for name in values if name.endswith("_per_s") or name.startswith("cpu_") or "pressure" in name]
-    assert len(rates) == 13
+    assert len(rates) == 14
     assert all(math.isnan(values[name]) for name in rates)
 
 
@@ -129,3 +131,95 @@ def test_two_looks_at_the_same_moment_divide_by_nothing(pressure: Path) -> None:
     collector = HostCollector(system=Machine(), clock=FakeClock(), pressure=pressure)
     look(collector)
     assert math.isnan(look(collector)["net_sent_bytes_per_s"])
+
+
+# --- what the kernel tells beside psutil
+
+
+class Kernel:
+    """A small /proc and /sys."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sysfs = root / "proc", root / "sys"
+        self.files("1000", "0", "4000")
+        self.misses(5, 7)
+
+    def files(self, *fields: str) -> None:
+        self._put(self.proc / "sys/fs/file-nr", "\t".join(fields))
+
+    def misses(self, *counts: int) -> None:
+        for node, count in enumerate(counts):
+            self._put(self.sysfs / f"devices/system/node/node{node}/numastat", f"numa_hit 900\nnuma_miss {count}\nnuma_foreign 3")
+
+    def process(self, pid: int, state: str, start_time: int = 5) -> None:
+        fields = [state, "1", *["0"] * 17, str(start_time), *["0"] * 30]
+        self._put(self.proc / str(pid) / "stat", f"{pid} (a) b (c) {' '.join(fields)}")
+
+    @staticmethod
+    def _put(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+    def collector(self, clock: FakeClock) -> HostCollector:
+        return HostCollector(system=Machine(), clock=clock, proc=self.proc, sysfs=self.sysfs, chronyc=str(self.proc / "none"))
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+def looks(collector: HostCollector, clock: FakeClock, seconds: float = 10.0) -> dict[str, float]:
+    clock.advance(seconds)
+    return look(collector)
+
+
+def test_open_files_are_a_share_of_what_the_kernel_allows(kernel: Kernel) -> None:
+    assert look(kernel.collector(FakeClock()))["file_descriptors_percent"] == 25.0
+
+
+def test_numa_misses_of_all_nodes_are_a_rate(kernel: Kernel) -> None:
+    clock = FakeClock()
+    collector = kernel.collector(clock)
+    assert math.isnan(look(collector)["numa_misses_per_s"])
+    kernel.misses(15, 27)
+    assert looks(collector, clock)["numa_misses_per_s"] == 3.0
+    kernel.misses(1, 1)
+    assert math.isnan(looks(collector, clock)["numa_misses_per_s"])
+
+
+def test_fault_processes_that_stay_blocked_are_counted(kernel: Kernel) -> None:
+    clock = FakeClock()
+    kernel.process(10, "D")
+    kernel.process(11, "D")
+    kernel.process(12, "S")
+    collector = kernel.collector(clock)
+    assert math.isnan(look(collector)["processes_blocked"])
+    assert looks(collector, clock)["processes_blocked"] == 2.0
+    assert looks(collector, clock, 1.0)["processes_blocked"] == 2.0, "it is not looked at each second"
+
+
+def test_twin_processes_that_wait_for_a_moment_and_another_of_the_same_number_are_not_blocked(kernel: Kernel) -> None:
+    clock = FakeClock()
+    kernel.process(10, "D")
+    kernel.process(11, "D", start_time=5)
+    collector = kernel.collector(clock)
+    look(collector)
+    kernel.process(10, "S")
+    kernel.process(11, "D", start_time=6)
+    kernel.process(12, "D")
+    assert looks(collector, clock)["processes_blocked"] == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(max_size=60))
+def test_whatever_the_kernels_files_hold_nothing_fails(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    clock, kernel = FakeClock(), Kernel(tmp_path_factory.mktemp("kernel"))
+    kernel.process(10, "D")
+    for path in ("proc/sys/fs/file-nr", "sys/devices/system/node/node0/numastat", "proc/10/stat"):
+        (kernel.proc.parent / path).write_bytes(content)
+    collector = kernel.collector(clock)
+    look(collector)
+    values = looks(collector, clock)
+    for name in ("file_descriptors_percent", "numa_misses_per_s", "processes_blocked"):
+        assert math.isnan(values[name]) or 0.0 <= values[name] < math.inf

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from collectors.nvml import fabric
+from collectors.nvml import nvlink_fabric as fabric
 from collectors.nvml.driver import NvmlDriver
 from collectors.nvml.field_reader import LAYOUT, FieldReader
 from collectors.nvml.fields import FieldId, FieldKind, FieldMetric

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from eagle_eye import plugins
 from eagle_eye.app.agent_check import CollectorCheck, check_collectors
 from eagle_eye.app.agent_process import left_out
 from eagle_eye.clock import FakeClock
@@ -57,7 +58,7 @@ class Missing:
 
 def checked(tmp_path: Path, cls: type) -> CollectorCheck:
     config = Config(run_dir=str(tmp_path), state_dir=str(tmp_path), collectors={"tried": {"use": f"{__name__}:{cls.__name__}"}})
-    config = left_out(config, ["gpu", "host", "job_log", "kernel_log", "process", "training"])
+    config = left_out(config, plugins.available("collectors"))
     (check,) = (each for each in check_collectors(config, "n1", FakeClock()) if each.collector == "tried")
     return check
 
@@ -80,5 +81,5 @@ def test_what_fails_or_hangs_is_told_and_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_is_not_there_cannot_be_left_out() -> None:
-    with pytest.raises(ConfigError, match="no such collector; there are gpu, host"):
+    with pytest.raises(ConfigError, match="no such collector; there are fabric, gpu, host"):
         left_out(Config(), ["gqu"])

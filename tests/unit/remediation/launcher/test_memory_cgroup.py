@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from eagle_eye.cgroups import memory_cgroups_of
 from eagle_eye.clock import FakeClock
-from remediation.launcher.memory_cgroup import TOGETHER_S, OomKill, OomWatch, memory_cgroups_of
+from remediation.launcher.memory_cgroup import TOGETHER_S, OomKill, OomWatch
 
 PID = 4711
 GB = 1 << 30

@@ -47,7 +47,7 @@ class FabricLook:
     complaint: str = ""
 
 
-class Fabric:
+class NvLinkFabric:
     """State and health of the fabric at one GPU."""
 
     def __init__(self, driver: NvmlDriver, whom: str) -> None:
