@@ -51,7 +51,8 @@ ELASTIC = (
     "benchmarks.elastic.state_rate",
 )
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
-COLLECT = ("benchmarks.collect.job_log",)
+COLLECT = ("benchmarks.collect.job_log", "benchmarks.collect.gpu_cost")
+"""`benchmarks.collect.gpu_beside_nvidia_smi` needs a GPU: by hand."""
 FAULTS = (
     "benchmarks.faults.attempts",
     "benchmarks.faults.agreement",

@@ -1,99 +1,40 @@
-"""GPUs of this node, read through NVML (`pynvml` of the package nvidia-ml-py).
+"""GPUs of this node, read through NVML (`pynvml` of the package nvidia-ml-py); the parts are in collectors/nvml/.
 
-NVML may hang with a broken driver: the agent runs each collector in a thread of its own and detects that. A field that
-a GPU lacks is NaN, with one log line; a GPU that fell off the bus gives one `gpu.lost` event and NaN from then on;
-without library, driver or GPU the collector sets `unavailable` to the reason, returns nothing and tries again after
-`retry_s`.
+One call gives all fields of a GPU, each second; what changes slowly is read every `slow_s` and repeated in between. States (remapped rows, links that
+are down) stay states, counters become rates, and changes that matter are events at once. A GPU that fell off the bus gives one `gpu.lost` event and
+NaN from then on; every `retry_s` the driver is opened anew to look for it. NVML may hang with a broken driver: the agent runs each collector in a
+thread of its own, detects that, and names the call by `doing`. Without library, driver or GPU `unavailable` says why, and what to do.
 """
 
-import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.gpu_devices import pci_address, text_of
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Kind, Reading
 
 from .agent.unsigned_event import unsigned_event
+from .nvml.driver import LOST, NvmlDriver, NvmlUnavailable
+from .nvml.mig import MIG_NAMES
+from .nvml.watched_gpu import NAMES, FoundGpu, WatchedGpu, found_gpus
+from .nvml.xid_events import XidEvents
 
 log = logging.getLogger(__name__)
-
-Read = Callable[[Any, Any], tuple[float, ...]]
-"""(nvml, device handle) → one number for each name of its field."""
-
-
-def _memory(nvml: Any, handle: Any) -> tuple[float, ...]:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return memory.used, 100.0 * memory.used / memory.total if memory.total else math.nan
-
-
-def _throttle(nvml: Any, handle: Any) -> tuple[float, ...]:
-    newer = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)  # older packages know the old name alone
-    if newer is not None:
-        try:
-            return (newer(handle),)
-        except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:  # an older driver under a newer package
-                raise
-    return (nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),)
-
-
-def _ecc(kind: str) -> Read:
-    def read(nvml: Any, handle: Any) -> tuple[float, ...]:
-        return (nvml.nvmlDeviceGetTotalEccErrors(handle, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC),)
-
-    return read
-
-
-GAUGES: dict[tuple[str, ...], Read] = {
-    ("utilisation_percent",): lambda nvml, handle: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,),
-    ("memory_used_bytes", "memory_percent"): _memory,
-    ("power_watts",): lambda nvml, handle: (nvml.nvmlDeviceGetPowerUsage(handle) / 1000,),
-    ("temperature_celsius",): lambda nvml, handle: (nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),),
-    ("sm_clock_mhz",): lambda nvml, handle: (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),),
-    ("memory_clock_mhz",): lambda nvml, handle: (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),),
-    ("throttle_reasons",): _throttle,
-}
-"""Read as they are. `throttle_reasons` is NVML's bit mask as a float: exact, its bits end below 2^24."""
-
-COUNTERS: dict[str, Read] = {
-    "ecc_corrected_per_s": _ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED"),
-    "ecc_uncorrected_per_s": _ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
-    "pcie_replays_per_s": lambda nvml, handle: (nvml.nvmlDeviceGetPcieReplayCounter(handle),),
-}
-"""Volatile counters of the driver, returned as rates."""
-
-NAMES = (*(name for names in GAUGES for name in names), *COUNTERS)
-ABSENT = ("NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED", "NVML_ERROR_NO_PERMISSION")
-GONE = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_DRIVER_NOT_LOADED")
-LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
-MOST_XIDS = 64
-"""Xid events taken in one run: a broken GPU can produce very many."""
-
-
-@dataclass
-class _Device:
-    name: str
-    index: int
-    handle: Any
-    pci: str = ""
-    lost: bool = False
-    counted: dict[str, float] = field(default_factory=dict)
-    counted_at: float = math.nan
 
 
 @dataclass
 class GpuCollector:
-    """Utilisation, memory, power, temperature, clocks, throttling, ECC and Xid events of each GPU."""
+    """Load, power, temperatures, clocks, throttling, ECC, memory repair, PCIe, NVLink, fabric, MIG and Xid events of each GPU."""
 
     retry_s: Seconds = 60.0
-    """Seconds between two attempts to find a library, driver or GPU that was missing."""
+    """Seconds between two attempts to find a library, driver or GPU that is missing, or a GPU that was lost."""
+    slow_s: Seconds = 10.0
+    """Seconds between two looks at what changes slowly: remapped rows, retired pages, PCIe link, NVLink state, fabric, MIG, processes."""
     nvml: Any = None
     """The module `pynvml`, or a stand-in for it; None imports it when it is first needed."""
     clock: Clock = field(default_factory=SystemClock)
@@ -103,155 +44,157 @@ class GpuCollector:
 
     def __post_init__(self) -> None:
         self.unavailable = ""
-        self._devices: list[_Device] = []
-        self._events: Any = None
-        self._missing: set[tuple[str, str]] = set()
-        self._retry_at = -math.inf
+        self._driver = NvmlDriver(self.nvml)
+        self._xids = XidEvents(self._driver)
+        self._gpus: list[WatchedGpu] = []
+        self._told_lost: dict[str, float] = {}
+        """Names of lost GPUs, until they are read again → monotonic time of the loss; also over a driver that is loaded anew."""
+        self._had_gpus = False
+        self._retry_at = self._slow_at = -math.inf
+
+    @property
+    def doing(self) -> str:
+        """The call of NVML that has not returned yet, and its GPU; '' between two calls. May be asked by any thread."""
+        return self._driver.doing
 
     def collect(self) -> list[Reading | Event]:
-        if not self._devices and not self._begin():
+        if not self._gpus and not self._begin():
             return []
-        now = self.clock.now()
-        found: list[Reading | Event] = list(self._xids(now))
-        matrix = np.full((len(self._devices), len(NAMES)), np.nan, np.float32)
-        for row, device in enumerate(self._devices):
-            if device.lost:
-                continue
-            try:
-                matrix[row] = self._row(device)
-            except self.nvml.NVMLError as error:
-                if not self._is(error, LOST):
-                    self._devices = []  # the driver is gone: initialise again; the agent reports the error
-                    raise
-                device.lost = True
-                message = f"GPU {device.index} ({device.name}) is gone: {error}"
-                found.append(_event("gpu.lost", device, now, message, reason=error))
-        names = tuple(device.name for device in self._devices)
+        now, monotonic = self.clock.now(), self.clock.monotonic()
+        if any(gpu.lost for gpu in self._gpus) and monotonic >= self._retry_at:
+            self._look_for_lost(monotonic)
+        found: list[Reading | Event] = list(self._xid_events(now))
+        slow = monotonic >= self._slow_at
+        if slow:
+            self._slow_at = monotonic + self.slow_s
+        matrix = np.full((len(self._gpus), len(NAMES)), np.nan, np.float32)
+        instances: dict[str, tuple[float, ...]] = {}
+        for row, gpu in zip(matrix, self._gpus, strict=True):
+            if gpu.handle is not None or not gpu.lost:
+                found += self._read(gpu, row, instances, slow=slow)
+        names = tuple(gpu.name for gpu in self._gpus)
         found.append(Reading(source="gpu", kind=Kind.GPU, entities=names, names=NAMES, matrix=matrix, time=now))
+        if instances:
+            values = np.array(list(instances.values()), np.float32)
+            found.append(Reading(source="mig", kind=Kind.GPU, entities=tuple(instances), names=MIG_NAMES, matrix=values, time=now))
         return found
 
-    # --- initialisation
+    def _read(self, gpu: WatchedGpu, row: Any, instances: dict[str, tuple[float, ...]], *, slow: bool) -> Iterator[Event]:
+        """Fill in its row and those of its instances; yields what changed. Raises NVMLError if the driver is gone."""
+        now, monotonic = self.clock.now(), self.clock.monotonic()
+        try:
+            numbers, changes = gpu.row(monotonic, slow=slow)
+            instances |= dict(gpu.instances())
+        except self._driver.nvml.NVMLError as error:
+            if not self._driver.is_one_of(error, LOST):
+                self._forget()
+                raise
+            gpu.handle = None
+            if not gpu.lost:
+                gpu.lose(monotonic)
+                self._told_lost[gpu.name] = monotonic
+                yield _event("gpu.lost", gpu, now, f"{gpu.whom} is gone: {error}", reason=error)
+            return
+        row[:] = numbers
+        if gpu.name in self._told_lost:
+            yield self._returned(gpu, now, monotonic)
+        for change in changes:
+            yield _event(change.name, gpu, now, f"{gpu.whom}: {change.message}", **change.attributes)
+
+    # --- opening the driver
 
     def _begin(self) -> bool:
-        """Find library, driver and GPUs; False if there are none, with the reason in `unavailable`."""
+        """Find library, driver and GPUs; False if there are none, with the reason in `unavailable`. Raises NVMLError, and NvmlUnavailable
+        where there were GPUs before: that they are gone is no state to be silent about."""
         if self.clock.monotonic() < self._retry_at:
             return False
-        self._retry_at = self.clock.monotonic() + self.retry_s
-        reason = self._initialise()
+        try:
+            self._gpus = [self._watched(found) for found in self._open()]
+            reason = "" if self._gpus else "this node has no GPU"
+        except NvmlUnavailable as error:
+            if self._had_gpus:
+                raise
+            reason = str(error)
         if reason and reason != self.unavailable:
             log.info("no GPU is watched: %s; looking again every %.0f s", reason, self.retry_s)
         self.unavailable = reason
-        return not reason
+        self._retry_at = self.clock.monotonic() + self.retry_s
+        if reason:
+            return False
+        self._had_gpus = True
+        self._xids.subscribe(self._answering())
+        return True
 
-    def _initialise(self) -> str:
-        if self.nvml is None:
-            try:
-                import pynvml
-            except ImportError:
-                return "the module pynvml is missing (pip install 'eagle-eye[gpu]')"
-            self.nvml = pynvml
+    def _watched(self, found: FoundGpu) -> WatchedGpu:
+        gpu, nameless = WatchedGpu(self._driver, found), f"gpu-{found.index}"
+        if found.uuid and nameless in self._told_lost:
+            self._rename(gpu, nameless)
+        return gpu
+
+    def _open(self) -> list[FoundGpu]:
+        """Raises NvmlUnavailable, and NVMLError for what is no known lack."""
+        self._xids.forget()
+        self._driver.open()
         try:
-            self.nvml.nvmlInit()
-            self._devices = [self._device(index) for index in range(self.nvml.nvmlDeviceGetCount())]
-        except self.nvml.NVMLError as error:
-            if self._is(error, ABSENT):
-                return f"NVML says: {error}"
+            return list(found_gpus(self._driver))
+        except self._driver.nvml.NVMLError as error:
+            raise self._driver.unavailable(error) from error
+
+    def _answering(self) -> Iterator[tuple[str, Any]]:
+        return ((gpu.whom, gpu.handle) for gpu in self._gpus if not gpu.lost and gpu.handle is not None)
+
+    # --- lost GPUs
+
+    def _look_for_lost(self, monotonic: float) -> None:
+        """Open the driver anew: NVML finds a GPU that came back only then, and one that we still held could not be reset."""
+        self._retry_at = monotonic + self.retry_s
+        try:
+            present = self._open()
+        except (NvmlUnavailable, self._driver.nvml.NVMLError):
+            self._forget()
             raise
-        if not self._devices:
-            return "this node has no GPU"
-        self._subscribe()
-        return ""
+        known = {gpu.name: gpu for gpu in self._gpus}
+        for gpu in self._gpus:
+            gpu.handle = None
+        for found in present:
+            if found.uuid:
+                self._find(found, known)
+        self._xids.subscribe(self._answering())
 
-    def _device(self, index: int) -> _Device:
-        try:
-            handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
-            return _Device(text_of(self.nvml.nvmlDeviceGetUUID(handle)), index, handle, pci_address(self.nvml, handle))
-        except self.nvml.NVMLError as error:
-            if self._is(error, LOST):
-                return _Device(f"gpu-{index}", index, None)  # its UUID can no longer be asked for
-            raise
+    def _find(self, found: FoundGpu, known: dict[str, WatchedGpu]) -> None:
+        gpu = known.get(found.uuid) or known.get(f"gpu-{found.index}")
+        if gpu is None:
+            self._gpus.append(self._watched(found))
+            return
+        gpu.take(found)
+        if gpu.was in self._told_lost:
+            self._rename(gpu, gpu.was)
 
-    # --- readings
+    def _rename(self, gpu: WatchedGpu, before: str) -> None:
+        gpu.was = before
+        self._told_lost[gpu.name] = self._told_lost.pop(before)
 
-    def _row(self, device: _Device) -> list[float]:
-        row = [value for names, read in GAUGES.items() for value in self._read(device, names, read)]
-        now = self.clock.monotonic()
-        elapsed, device.counted_at = now - device.counted_at, now
-        for name, read in COUNTERS.items():
-            (count,) = self._read(device, (name,), read)
-            change = count - device.counted.get(name, math.nan)
-            device.counted[name] = count
-            row.append(change / elapsed if change >= 0 and elapsed > 0 else math.nan)
-        return row
+    def _returned(self, gpu: WatchedGpu, now: float, monotonic: float) -> Event:
+        """It was told lost, and is read."""
+        away_s = monotonic - self._told_lost.pop(gpu.name)
+        gpu.lost_since = math.nan
+        self._xids.register(gpu.whom, gpu.handle)
+        return _event("gpu.returned", gpu, now, f"{gpu.whom} is read again", lost_s=f"{away_s:.0f}", was=gpu.was or gpu.name)
 
-    def _read(self, device: _Device, names: tuple[str, ...], read: Read) -> tuple[float, ...]:
-        """One field; NaN where this GPU has none. Raises NVMLError if the whole GPU, or the driver, is gone."""
-        if device.handle is None:
-            raise self.nvml.NVMLError(self.nvml.NVML_ERROR_GPU_IS_LOST)
-        try:
-            return read(self.nvml, device.handle)
-        except self.nvml.NVMLError as error:
-            if self._is(error, LOST + GONE):
-                raise
-            if (device.name, names[0]) not in self._missing:
-                self._missing.add((device.name, names[0]))
-                log.info("gpu %s has no %s: %s", device.name, " and ".join(names), error)
-            return (math.nan,) * len(names)
+    def _forget(self) -> None:
+        """The driver is gone: open it anew at the next run; what the agent remembers of counters and states is of the driver before."""
+        self._gpus = []
+        self._retry_at = -math.inf
 
     # --- Xid events
 
-    def _subscribe(self) -> None:
-        """Register for Xid events of every working GPU; one that has none is logged once."""
-        nvml = self.nvml
-        try:
-            self._events = nvml.nvmlEventSetCreate()
-        except nvml.NVMLError as error:
-            self._events = None
-            log.info("no Xid events: %s", error)
-            return
-        for device in self._devices:
-            if device.lost or device.handle is None:
-                continue
-            try:
-                nvml.nvmlDeviceGetUUID(device.handle)  # a lost GPU must not get into the set
-                nvml.nvmlDeviceRegisterEvents(device.handle, nvml.nvmlEventTypeXidCriticalError, self._events)
-            except nvml.NVMLError as error:
-                log.info("gpu %s gives no Xid events: %s", device.name, error)
-
-    def _xids(self, now: float) -> Iterator[Event]:
-        nvml = self.nvml
-        for _ in range(MOST_XIDS if self._events is not None else 0):
-            try:
-                data = nvml.nvmlEventSetWait_v2(self._events, 0)
-            except nvml.NVMLError as error:
-                if error.value != nvml.NVML_ERROR_TIMEOUT:
-                    self._resubscribe(error)
-                return
-            if data.eventType & nvml.nvmlEventTypeXidCriticalError:
-                device = self._whose(data.device)
-                code = int(data.eventData)
-                yield _event("gpu.xid", device, now, f"Xid {code} on GPU {device.index} ({device.name})", code=code)
-
-    def _resubscribe(self, error: Exception) -> None:
-        """An event set with a lost GPU only returns errors: create one with the remaining GPUs."""
-        log.log(logging.DEBUG if self._is(error, LOST) else logging.WARNING, "Xid events cannot be read: %s", error)
-        with contextlib.suppress(self.nvml.NVMLError):  # nothing to be done about a set that will not go
-            self.nvml.nvmlEventSetFree(self._events)
-        self._events = None
-        if self._is(error, LOST):
-            self._subscribe()
-
-    def _whose(self, handle: Any) -> _Device:
-        try:
-            name = text_of(self.nvml.nvmlDeviceGetUUID(handle))
-        except self.nvml.NVMLError:
-            name = "unknown"
-        return next((device for device in self._devices if device.name == name), _Device(name, -1, handle))
-
-    def _is(self, error: Any, codes: tuple[str, ...]) -> bool:
-        return error.value in {getattr(self.nvml, code) for code in codes}
+    def _xid_events(self, now: float) -> Iterator[Event]:
+        for xid in self._xids.poll(list(self._answering())):
+            gpu = next((each for each in self._gpus if each.name == xid.uuid), None)
+            whom = "an unknown GPU" if gpu is None else gpu.whom
+            yield _event("gpu.xid", gpu, now, f"Xid {xid.code} on {whom}", code=xid.code)
 
 
-def _event(name: str, device: _Device, now: float, message: str, **attributes: object) -> Event:
-    attributes |= {"index": device.index, "pci": device.pci}
-    return unsigned_event(name, Kind.GPU, device.name, now, message, "", **attributes)
+def _event(name: str, gpu: WatchedGpu | None, now: float, message: str, **attributes: object) -> Event:
+    attributes |= {"index": -1 if gpu is None else gpu.index, "pci": "" if gpu is None else gpu.pci}
+    return unsigned_event(name, Kind.GPU, "unknown" if gpu is None else gpu.name, now, message, "", **attributes)

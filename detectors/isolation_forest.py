@@ -67,6 +67,13 @@ class _Trees:
 
 CONSTANT = frozenset({"processors", "file_descriptors_percent", "clock_offset_s", "clock_synchronised"})
 """Metrics that say what a machine is, or that drift for days: not how it does."""
+STATES_OF_GPUS = frozenset({
+    "ecc_corrected_total", "ecc_uncorrected_total", "ecc_memory_uncorrected_total", "ecc_cache_uncorrected_total", "ecc_registers_uncorrected_total",
+    "remapped_rows", "remapped_rows_uncorrected", "remap_pending", "remap_failed", "retired_pages", "retired_pages_pending",
+    "pcie_generation", "pcie_width", "nvlinks_active", "nvlinks_down", "nvlink_worst", "fabric_state", "fabric_healthy",
+    "recovery_action", "mig_enabled", "processes",
+})  # fmt: skip
+"""Metrics that say how a GPU stands. What of them changed is an event; a node would be unusual for ever for one old remapped row."""
 
 
 def features(frame: Frame) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
@@ -78,7 +85,8 @@ def features(frame: Frame) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
         place = {node: index for index, node in enumerate(nodes)}
         home = np.array([place.get(frame.topology.gpus.get(gpu, ""), len(nodes)) for gpu in gpus])
         for name, values in sorted(frame.metrics.get(Kind.GPU, {}).items()):
-            columns[GPU_PREFIX + name] = _means(values, home, len(nodes))
+            if name not in STATES_OF_GPUS:
+                columns[GPU_PREFIX + name] = _means(values, home, len(nodes))
     if not columns:
         return nodes, (), np.zeros((len(nodes), 0), dtype=np.float32)
     return nodes, tuple(columns), np.stack(list(columns.values()), axis=1)

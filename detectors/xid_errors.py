@@ -1,18 +1,20 @@
-"""GPU faults that the driver reports: Xid codes, and GPUs that fell off the bus."""
+"""GPU faults that the driver reports: Xid codes, its own advice, and GPUs that fell off the bus."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Seconds
-from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
+from eagle_eye.types import Claim, Entity, Event, Evidence, Kind, Severity
 from eagle_eye.xids import xid
 
 from .features.active_claims import ActiveClaims, ends_epoch
 
+_ADVICE = "recovery_action"
 _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.INFO: 0.3}
 
 
@@ -20,8 +22,10 @@ _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.
 class XidErrors:
     """Claims gpu.xid with the vendor's advice, and gpu.lost.
 
-    An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more
-    is withdrawn after `withdraw_after_s` seconds without another, since the driver never reports that a GPU has recovered. A
+    What the driver itself advises (`gpu.recovery_action`) is a line of evidence of the GPU's gpu.xid; alone it informs, since
+    it has no code.
+
+    An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more is withdrawn after `withdraw_after_s` seconds without another, since the driver never reports that a GPU has recovered. A
     lost GPU is withdrawn when it is read again.
     """
 
@@ -37,8 +41,12 @@ class XidErrors:
                 continue
             if event.name == "gpu.xid":
                 yield from self._xid(event)
+            elif event.name == "gpu.recovery_action":
+                yield from self._advised(event)
             elif event.name == "gpu.lost":
                 yield from self._lost(event)
+            elif event.name == "gpu.returned":
+                yield from self._returned(event)
             elif why := ends_epoch(event):
                 yield from self._application_restarted(event.time, why)
         yield from self._forget(frame)
@@ -59,8 +67,29 @@ class XidErrors:
             value=float(row.code),
             status=row.status,
         )
-        evidence = tuple(dict.fromkeys((*(before.evidence if before else ()), proof)))[-8:]
-        score = max(_SCORES[row.severity], before.score if before else 0.0)
+        yield from self._more(event, proof, _SCORES[row.severity])
+
+    def _advised(self, event: Event) -> Iterator[Claim]:
+        """An advice that is over takes its line away, and the claim with it if it was all."""
+        before = self._claims.open.get((event.entity, "gpu.xid"))
+        action = event.attributes.get("action", "none")
+        if action != "none":
+            self._newest[event.entity.name] = event.time
+            proof = Evidence(text=f"{_words(event)}: the driver advises {action}", event=event.id, metric=_ADVICE)
+            yield from self._more(event, proof, _SCORES[Severity.INFO])
+        elif before is not None:
+            left = tuple(line for line in before.evidence if line.metric != _ADVICE)
+            if left:
+                yield from self._claims.report(msgspec.structs.replace(before, evidence=left))
+            else:
+                yield from self._claims.withdraw(event.entity, "gpu.xid", event.time, "the driver advises nothing any more")
+
+    def _more(self, event: Event, proof: Evidence, score: float) -> Iterator[Claim]:
+        """The GPU's claim with one line more; the newest advice takes the place of the one before."""
+        before = self._claims.open.get((event.entity, "gpu.xid"))
+        kept = [line for line in (before.evidence if before else ()) if not line.metric == proof.metric == _ADVICE]
+        evidence = tuple(dict.fromkeys((*kept, proof)))[-8:]
+        score = max(score, before.score if before else 0.0)
         since = before.since if before else event.time
         yield from self._claims.report(
             Claim(entity=event.entity, kind="gpu.xid", score=score, since=since, evidence=evidence)
@@ -71,6 +100,11 @@ class XidErrors:
         proof = Evidence(text=f"{_words(event)} is gone: {reason}", event=event.id)
         claim = Claim(entity=event.entity, kind="gpu.lost", score=1.0, since=event.time, evidence=(proof,))
         yield from self._claims.report(claim, revise=False)
+
+    def _returned(self, event: Event) -> Iterator[Claim]:
+        """Also of a GPU that had no name when it was lost: it is read again under another one."""
+        for name in (event.entity.name, event.attributes.get("was", "")):
+            yield from self._claims.withdraw(Entity(kind=Kind.GPU, name=name), "gpu.lost", event.time, "it is read again")
 
     def _application_restarted(self, time: float, why: str) -> Iterator[Claim]:
         for entity, kind in list(self._claims.open):

@@ -46,9 +46,14 @@ def _device(nvml: Any, index: int) -> GpuDevice:
 def pci_address(nvml: Any, handle: Any) -> str:
     """PCI address of a GPU; '' where the driver does not say."""
     try:
-        return _DOMAIN.sub("", text_of(nvml.nvmlDeviceGetPciInfo(handle).busId).lower())
+        return pci_text(nvml.nvmlDeviceGetPciInfo(handle))
     except (nvml.NVMLError, AttributeError):
         return ""
+
+
+def pci_text(info: Any) -> str:
+    """The address in an `nvmlPciInfo_t`, as the kernel's log writes it."""
+    return _DOMAIN.sub("", text_of(info.busId).lower())
 
 
 def text_of(name: str | bytes) -> str:

@@ -28,6 +28,9 @@ class Collector(Protocol):
     """Reads one source once; called by the agent in a thread of its own, every `interval_s`.
 
     It may raise: the agent reports `collector.failing` and retries with backoff. It may hang: see `timeout_s`.
+
+    Optional attributes, read by the agent's thread at any time: `unavailable`, why there is nothing to read here, and `doing`, the call
+    that it is in, so that one that hangs can be named.
     """
 
     def collect(self) -> Iterable[Reading | StepReading | Event]: ...

@@ -1,1 +1,1 @@
-"""What collectors find, and what they cost."""
+"""What collectors find and cost, and whether they read what other tools read."""

@@ -104,7 +104,7 @@ class Agent:
         self._take_results()
         wall, monotonic = self._clock.now(), self._clock.monotonic()
         for collector in self._collectors.values():
-            self._report_health(collector, collector.schedule.check_timeout(monotonic))
+            self._report_health(collector, collector.check_timeout(monotonic))
         second = math.floor(wall / self._batch_s)
         if second != self._second:
             first, self._second = self._second is None, second

@@ -89,12 +89,12 @@ class Schedule:
         self._errors, self._retry_at, self.health = 0, -math.inf, HealthState.OK
         return HealthChange("collector.recovered", "it works again") if before is not HealthState.OK else None
 
-    def check_timeout(self, monotonic: float) -> HealthChange | None:
-        """Mark a run that exceeds `timeout_s` as hung; no other run starts until it returns."""
+    def check_timeout(self, monotonic: float, doing: str = "") -> HealthChange | None:
+        """Mark a run that exceeds `timeout_s` as hung; no other run starts until it returns. `doing`: the call it is in, if it says so."""
         if not monotonic - self._started > self.timeout_s or self.health is HealthState.HUNG:
             return None
         before, self.health = self.health, HealthState.HUNG
-        self.reason = f"no result within {self.timeout_s:g} s"
+        self.reason = f"no result within {self.timeout_s:g} s{f': {doing} has not returned' if doing else ''}"
         return HealthChange("collector.failing", self.reason) if before is HealthState.OK else None
 
     def next_in(self, wall: float) -> float:
@@ -137,6 +137,10 @@ class CollectorThread:
     def close(self) -> None:
         """End the thread after its current run."""
         self._requests.put(False)
+
+    def check_timeout(self, monotonic: float) -> HealthChange | None:
+        """Mark a run that takes too long as hung, with the call that it hangs in where the collector has the attribute `doing`."""
+        return self.schedule.check_timeout(monotonic, str(getattr(self.collector, "doing", "")))
 
     def _run(self, results: "SimpleQueue[CollectorResult]") -> None:
         while self._requests.get():

@@ -12,12 +12,15 @@ import pytest
 from collectors.agent.agent import Agent, build_collectors
 from collectors.agent.job_registry import JobRegistry
 from collectors.agent.schedule import CollectorThread, Schedule
+from collectors.gpu import GpuCollector
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.protocols import Collector
 from eagle_eye.types import Event, Reading, StepReading
 from eagle_eye.wire import Schemas, decode, encode
+from fakes.nvml import FakeNvml
+from fakes.nvml_gpu import FakeMigInstance
 
 COLLECTORS = plugins.available("collectors")
 UNITS = ("_s", "_bytes", "_percent", "_watts", "_celsius", "_mhz", "_bytes_per_s", "_per_s")
@@ -26,6 +29,27 @@ WITHOUT_UNIT = {
     "processors": "count, as the operating system has it",
     "cpu_quota": "processors that the quota of the worker's cgroup allows",
     "throttle_reasons": "NVML's bit mask",
+    "ecc_corrected_total": "count of errors in the GPU's whole life",
+    "ecc_uncorrected_total": "the same",
+    "ecc_memory_uncorrected_total": "the same, in its memory",
+    "ecc_cache_uncorrected_total": "the same, in its caches",
+    "ecc_registers_uncorrected_total": "the same, in its registers",
+    "remapped_rows": "count of rows of a GPU's memory",
+    "remapped_rows_uncorrected": "the same, because of errors that could not be corrected",
+    "remap_pending": "1 or 0",
+    "remap_failed": "1 or 0",
+    "retired_pages": "count of pages of a GPU's memory",
+    "retired_pages_pending": "1 or 0",
+    "pcie_generation": "of the PCIe link as it runs",
+    "pcie_width": "lanes of the PCIe link as it runs",
+    "nvlinks_active": "count of NVLinks",
+    "nvlinks_down": "the same, of those that were up",
+    "nvlink_worst": "number of the NVLink with the most errors",
+    "fabric_state": "NVML_GPU_FABRIC_STATE_…",
+    "fabric_healthy": "1 or 0",
+    "recovery_action": "nvmlDeviceGpuRecoveryAction_t",
+    "mig_enabled": "1 or 0",
+    "processes": "count of those that use the GPU",
     "step": "number of the step",
     "marks": "count of marks",
     "phase": "index in messages.PHASES",
@@ -68,6 +92,17 @@ def test_it_returns_readings_steps_and_events_only_and_does_so_again(collector: 
             assert isinstance(found, Reading | StepReading | Event)
             if isinstance(found, Reading):
                 check_reading(found)
+
+
+def test_a_gpu_of_the_gpu_collector_is_checked_too() -> None:
+    """No machine that runs this has one."""
+    nvml = FakeNvml(gpus=2)
+    nvml.gpus[0].mig = True
+    nvml.gpus[0].instances = [FakeMigInstance("MIG-a")]
+    readings = [found for found in GpuCollector(nvml=nvml).collect() if isinstance(found, Reading)]
+    assert [reading.source for reading in readings] == ["gpu", "mig"]
+    for reading in readings:
+        check_reading(reading)
 
 
 def check_reading(reading: Reading) -> None:

@@ -112,6 +112,7 @@ def deaths(draft: Draft) -> None:
         draft.tell("stall", workers[0], marks="10", phase="forward", age_s="2.5", state="T", **common)
     if draft.tick == 46:
         draft.tell("gpu.xid", gpu, code="79")
+        draft.tell("gpu.recovery_action", gpu, action="reset")
         draft.tell("gpu.lost", gpu, reason="fell off the bus")
         draft.tell("kernel.error", node, component="disk", code="io_error", device="nvme0n1", advice="replace the disk")
         draft.tell("log.error", workers[0], component="cuda", code="error", rank="0", epoch="1")

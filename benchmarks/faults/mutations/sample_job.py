@@ -47,6 +47,7 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "stall": (Kind.WORKER, {"step": "3", "marks": "30", "step_marks": "2", "phase": "communication", "age_s": "4.5", "state": "S", "epoch": "1", "rank": "0", "activity": "standing", "doing": "waits", "place": "t.py:3 f", "collective": "all_reduce", "collective_group": "0", "collective_number": "7", "collective_pending": "1", "ended": ""}),
     "resumed": (Kind.WORKER, {"step": "3", "epoch": "1"}),
     "gpu.xid": (Kind.GPU, {"code": "79", "index": "0", "pci": "0000:65:00.0"}),
+    "gpu.recovery_action": (Kind.GPU, {"action": "reset", "code": "1", "index": "0", "pci": "0000:65:00.0"}),
     "gpu.lost": (Kind.GPU, {"reason": "GPU is lost", "index": "0", "pci": "0000:65:00.0"}),
     "kernel.error": (Kind.NODE, {"component": "disk", "code": "io_error", "level": "error", "device": "nvme0n1", "advice": "replace the disk"}),
     "kernel.notice": (Kind.NODE, {"component": "network", "code": "link_up", "level": "notice", "device": "eth0"}),

@@ -353,18 +353,19 @@ def test_an_event_has_the_monotonic_clock_of_its_moment_unless_the_clock_was_set
 
 
 def test_a_hung_collector_is_told_and_delays_nobody(start: Start) -> None:
-    nvml = FakeNvml(gpus=1)
+    nvml = FakeNvml(gpus=2)
     gpu = CollectorThread("gpu", GpuCollector(nvml=nvml, clock=FakeClock(NOW)), Schedule(timeout_s=3.0))
     node = start(gpu, scripted("host", lambda: [reading()]))
     node.list_job()
     node.seconds(2)
-    nvml.hang()
+    nvml.hang("nvmlDeviceGetFieldValues", "GPU-00000001")
     node.hanging.add("gpu")
     node.seconds(6)
     assert nvml.wait_until_hanging(5.0)
     (event,) = node.records.events()
     assert (event.name, event.entity.name, event.attributes["collector"]) == ("collector.failing", "n1", "gpu")
-    assert node.agent.status()["gpu"]["health"] == HealthState.HUNG
+    assert event.attributes["reason"] == "no result within 3 s: nvmlDeviceGetFieldValues of GPU 1 (GPU-00000001) has not returned"
+    assert node.agent.status()["gpu"] == {"health": HealthState.HUNG, "reason": event.attributes["reason"], "unavailable": ""}
     late = node.records.batches()[-3:]
     assert [len(batch.blocks) for batch in late] == [1, 1, 1], "the host's numbers still come"
     nvml.release()

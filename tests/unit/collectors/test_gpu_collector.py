@@ -1,40 +1,30 @@
-"""The gpu collector over a stand-in for pynvml: missing fields, lost GPUs, Xid events, no library."""
+"""The gpu collector over a stand-in for pynvml: what it reads, Xid events, lost GPUs, no library, calls that hang."""
 
 import logging
 import math
+import sys
+import threading
 
 import pytest
 
-from collectors.gpu import NAMES, GpuCollector
+from collectors.gpu import GpuCollector
+from collectors.nvml.driver import NvmlUnavailable
+from collectors.nvml.watched_gpu import NAMES
 from eagle_eye.clock import FakeClock
-from eagle_eye.types import Event, Kind, Reading
-from fakes.nvml import CONSTANTS, FakeNvml
+from eagle_eye.types import Event, Kind
+from fakes.gpu_readings import Table, table_of
+from fakes.nvml import FakeNvml
 
 
-def collect(collector: GpuCollector) -> tuple[dict[str, dict[str, float]], list[Event]]:
+def collect(collector: GpuCollector) -> tuple[Table, list[Event]]:
     """{gpu: {name: value}} of the readings, and the events."""
     found = collector.collect()
-    table = {
-        entity: dict(zip(reading.names, row.tolist(), strict=True))
-        for reading in found
-        if isinstance(reading, Reading)
-        for entity, row in zip(reading.entities, reading.matrix, strict=True)
-    }
-    return table, [event for event in found if isinstance(event, Event)]
+    return table_of(found), [event for event in found if isinstance(event, Event)]
 
 
 @pytest.fixture
 def nvml() -> FakeNvml:
     return FakeNvml(gpus=2)
-
-
-def test_the_fake_speaks_the_words_of_the_real_module() -> None:
-    pynvml = pytest.importorskip("pynvml")
-    assert {name: getattr(pynvml, name) for name in CONSTANTS} == CONSTANTS
-    functions = {name for name in vars(FakeNvml) if name.startswith("nvml")}
-    assert {name for name in functions if not callable(getattr(pynvml, name, None))} == set()
-    with pytest.raises(pynvml.NVMLError):
-        FakeNvml().nvmlDeviceGetCount()
 
 
 def test_every_number_in_its_unit(nvml: FakeNvml) -> None:
@@ -69,17 +59,19 @@ def test_counters_are_rates_and_never_negative(nvml: FakeNvml) -> None:
     assert row["ecc_uncorrected_per_s"] == 1
 
 
-def test_a_missing_field_is_nan_and_told_once(nvml: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
-    nvml.missing = {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEccErrors"}
+def test_a_missing_function_is_nan_and_told_once_and_not_called_again(nvml: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
+    nvml.missing = {"nvmlDeviceGetTemperature"}
     collector = GpuCollector(nvml=nvml, clock=FakeClock())
     with caplog.at_level(logging.INFO):
         collect(collector)
-        told = len(caplog.records)
         table, events = collect(collector)
-    assert told == 6, "two GPUs without power and two kinds of ECC errors"
-    assert len(caplog.records) == told
-    assert math.isnan(table["GPU-00000000"]["power_watts"])
-    assert table["GPU-00000000"]["temperature_celsius"] == 55
+    assert [record.getMessage() for record in caplog.records if "temperature" in record.getMessage()] == [
+        "GPU 0 (GPU-00000000) has no temperature_celsius: Not Supported",
+        "GPU 1 (GPU-00000001) has no temperature_celsius: Not Supported",
+    ]
+    assert nvml.calls["nvmlDeviceGetTemperature"] == 2
+    assert math.isnan(table["GPU-00000000"]["temperature_celsius"])
+    assert table["GPU-00000000"]["power_watts"] == 300
     assert events == []
 
 
@@ -138,9 +130,18 @@ def test_gpus_without_xid_events_give_numbers(nvml: FakeNvml) -> None:
     assert collect(GpuCollector(nvml=nvml, clock=FakeClock()))[0]["GPU-00000000"]["power_watts"] == 300
 
 
-@pytest.mark.parametrize("absent", ["NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED"])
-def test_no_library_or_driver_is_said_once_and_looked_for_each_minute(
-    nvml: FakeNvml, absent: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("absent", "remedy"),
+    [
+        ("NVML_ERROR_LIBRARY_NOT_FOUND", "install NVIDIA's driver"),
+        ("NVML_ERROR_DRIVER_NOT_LOADED", "modprobe nvidia"),
+        ("NVML_ERROR_NO_PERMISSION", "/dev/nvidiactl"),
+        ("NVML_ERROR_LIB_RM_VERSION_MISMATCH", "restart the node"),
+        ("NVML_ERROR_FUNCTION_NOT_FOUND", "too old"),
+    ],
+)
+def test_what_is_missing_is_said_once_with_the_remedy_and_looked_for_each_minute(
+    nvml: FakeNvml, absent: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     nvml.absent = absent
     clock = FakeClock()
@@ -151,11 +152,18 @@ def test_no_library_or_driver_is_said_once_and_looked_for_each_minute(
             clock.advance(1.0)
     assert nvml.calls["nvmlInit"] == 2
     assert len(caplog.records) == 1
-    assert collector.unavailable
+    assert remedy in collector.unavailable
     nvml.absent = ""
     clock.advance(1.0)
     assert len(collect(collector)[0]) == 2
     assert collector.unavailable == ""
+
+
+def test_a_package_that_is_not_installed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    collector = GpuCollector(clock=FakeClock())
+    assert collector.collect() == []
+    assert collector.unavailable == "the module pynvml is missing (pip install 'eagle-eye[gpu]')"
 
 
 def test_a_node_without_gpus_says_so() -> None:
@@ -164,12 +172,57 @@ def test_a_node_without_gpus_says_so() -> None:
     assert collector.unavailable == "this node has no GPU"
 
 
-def test_a_driver_that_goes_away_raises_and_is_looked_for_again(nvml: FakeNvml) -> None:
+def test_a_driver_that_goes_away_raises_until_it_is_back(nvml: FakeNvml) -> None:
     clock = FakeClock()
     collector = GpuCollector(nvml=nvml, clock=clock)
     collect(collector)
-    nvml.nvmlShutdown()
+    nvml.absent = "NVML_ERROR_DRIVER_NOT_LOADED"
+    nvml.reload_driver()
     with pytest.raises(nvml.NVMLError):
         collector.collect()
-    clock.advance(60.0)
+    for _ in range(3):
+        clock.advance(1.0)
+        with pytest.raises(NvmlUnavailable, match="modprobe"):
+            collector.collect()
+    nvml.absent = ""
+    clock.advance(1.0)
     assert set(collect(collector)[0]["GPU-00000000"]) == set(NAMES)
+
+
+def test_any_other_error_at_the_start_is_told_until_it_is_over(nvml: FakeNvml) -> None:
+    nvml.refuses = {"nvmlDeviceGetCount": "NVML_ERROR_UNKNOWN"}
+    collector = GpuCollector(nvml=nvml, clock=FakeClock())
+    for _ in range(2):
+        with pytest.raises(nvml.NVMLError):
+            collector.collect()
+    nvml.refuses = {}
+    assert len(collect(collector)[0]) == 2
+
+
+def test_one_look_at_eight_gpus_makes_few_calls() -> None:
+    """Seven of each GPU, and one for Xid events; more only when it looks at what changes slowly."""
+    nvml, clock = FakeNvml(gpus=8), FakeClock()
+    collector = GpuCollector(nvml=nvml, clock=clock)
+    collector.collect()
+    counts: list[int] = []
+    for _ in range(20):
+        clock.advance(1.0)
+        before = nvml.calls.total()
+        collector.collect()
+        counts.append(nvml.calls.total() - before)
+    assert nvml.calls["nvmlDeviceGetFieldValues"] == 8 * 22, "one a second, and one that finds the NVLinks"
+    assert sorted(counts) == [57] * 18 + [97] * 2
+
+
+def test_the_call_that_hangs_is_named(nvml: FakeNvml) -> None:
+    collector = GpuCollector(nvml=nvml, clock=FakeClock())
+    collect(collector)
+    assert collector.doing == ""
+    nvml.hang("nvmlDeviceGetTemperature")
+    thread = threading.Thread(target=collector.collect, daemon=True)
+    thread.start()
+    assert nvml.wait_until_hanging(5.0)
+    assert collector.doing == "nvmlDeviceGetTemperature of GPU 0 (GPU-00000000)"
+    nvml.release()
+    thread.join(5.0)
+    assert collector.doing == ""

@@ -62,6 +62,16 @@ def test_twin_an_xid_of_the_program_alone_accuses_nobody() -> None:
     assert verdicts(with_gpus(of_gpu("gpu.xid", NOW, code=31)).latest) == [("gpu notice", [], Severity.INFO, True)]
 
 
+def test_twin_an_advice_of_the_driver_alone_accuses_nobody() -> None:
+    assert verdicts(with_gpus(of_gpu("gpu.recovery_action", NOW, action="reset")).latest) == [("gpu notice", [], Severity.INFO, True)]
+
+
+def test_an_advice_of_the_driver_is_evidence_of_the_broken_gpu() -> None:
+    chain = with_gpus(of_gpu("gpu.xid", NOW, code=48), of_gpu("gpu.recovery_action", NOW + 0.5, action="drain-and-reset"))
+    assert verdicts(chain.latest) == [("gpu fault", [GPU_C.name], Severity.SEV1, True)]
+    assert "the driver advises drain-and-reset" in "\n".join(line.text for line in chain.latest[0].evidence)
+
+
 def test_twin_the_gpu_of_another_job_on_the_node_has_nothing_to_do_with_this_one() -> None:
     foreign = Entity(kind=Kind.GPU, name="GPU-of-another-job")
     seen = (of_gpu("gpu.xid", NOW, foreign, code=79), of_gpu("gpu.lost", NOW + 0.2, foreign, reason="GPU is lost"))

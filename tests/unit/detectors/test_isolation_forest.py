@@ -8,7 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from detectors.isolation_forest import NAME, Forest, IsolationForest, IsolationForestLearner, features, scores_of
+from collectors.nvml.watched_gpu import STATES
+from detectors.isolation_forest import (
+    NAME,
+    STATES_OF_GPUS,
+    Forest,
+    IsolationForest,
+    IsolationForestLearner,
+    features,
+    scores_of,
+)
 from detectors.isolation_forest import _arrays as arrays
 from eagle_eye.frames import Frame
 from eagle_eye.types import Baseline, Kind
@@ -57,6 +66,17 @@ def test_twin_healthy_minutes_and_one_odd_reading_are_not_told() -> None:
             sick(draft)
 
     assert claims_of(IsolationForest(), watched(blip, ticks=60)) == []
+
+
+def test_how_a_gpu_stands_is_no_matter_of_unusual_numbers() -> None:
+    assert STATES_OF_GPUS == STATES, "the detector knows those of the collector"
+
+    def remapped(draft: Draft) -> None:
+        draft.metrics[Kind.GPU]["remapped_rows"] = np.full_like(draft.metrics[Kind.GPU]["power_watts"], 3.0)
+
+    (frame, *_) = watched(remapped)
+    assert "gpu.remapped_rows" not in features(frame)[1]
+    assert "gpu.power_watts" in features(frame)[1]
 
 
 def test_without_a_baseline_it_is_silent_and_a_node_without_readings_is_no_case() -> None:

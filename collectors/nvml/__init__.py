@@ -1,0 +1,1 @@
+"""What NVML tells of each GPU: the driver's calls and fields, NVLinks, fabric, MIG instances, Xid events. `collectors.gpu` joins them."""

@@ -1,0 +1,124 @@
+"""One GPU: how it is found, what is read of it in one run, and what changed."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from eagle_eye.gpu_devices import pci_address, text_of
+
+from .calls import CALL_METRICS, CallReader
+from .change import GpuChange
+from .driver import LOST, NvmlDriver
+from .field_reader import FieldReader
+from .fields import FIELD_METRICS, FIELD_NAMES, metrics_of
+from .mig import MigInstances
+from .nvlink_fabric import NvLinkFabric
+from .nvlinks import NvLinks
+from .state_changes import StateChanges
+
+_OF_CALLS = tuple(name for metric in CALL_METRICS if not metric.instead for name in metric.names)
+_OF_LOOKS = ("nvlinks_active", "nvlinks_down", "nvlink_worst", "fabric_state", "fabric_healthy", "mig_enabled")
+NAMES = (*_OF_CALLS, *FIELD_NAMES, *_OF_LOOKS)
+"""Metrics of a GPU, in the order of a row. `nvlink_worst`: number of the NVLink with the most errors since the last look, NaN if none has any."""
+STATES = frozenset(
+    (*_OF_LOOKS, "pcie_generation", "pcie_width", "processes", *(metric.name for metric in FIELD_METRICS if metric.kind.name == "STATE"))
+)
+"""Those that say how things stand, not how much happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGpu:
+    """A GPU as NVML lists it."""
+
+    index: int
+    handle: Any = None
+    """None: it does not answer."""
+    uuid: str = ""
+    """'' if it can no longer be asked for."""
+    pci: str = ""
+
+
+def found_gpus(driver: NvmlDriver) -> Iterator[FoundGpu]:
+    """All GPUs of the node. Raises NVMLError if the driver refuses."""
+    for index in range(driver.call("nvmlDeviceGetCount")):
+        whom = f"GPU {index}"
+        try:
+            handle = driver.call("nvmlDeviceGetHandleByIndex", whom, index)
+            uuid = text_of(driver.call("nvmlDeviceGetUUID", whom, handle))
+            yield FoundGpu(index, handle, uuid, driver.run("nvmlDeviceGetPciInfo", whom, pci_address, driver.nvml, handle))
+        except driver.nvml.NVMLError as error:
+            if not driver.is_one_of(error, LOST):
+                raise
+            yield FoundGpu(index)
+
+
+class WatchedGpu:
+    """Readers and memory of one GPU; it keeps its name while its handle changes."""
+
+    def __init__(self, driver: NvmlDriver, found: FoundGpu) -> None:
+        self._driver = driver
+        self.index, self.handle, self.pci = found.index, found.handle, found.pci
+        self.name = found.uuid or f"gpu-{found.index}"
+        self.whom = f"GPU {self.index} ({self.name})"
+        """As a person knows it."""
+        self.lost_since = math.nan
+        """Monotonic time; NaN: it answers."""
+        self.was = ""
+        """The name under which it was told lost, where its UUID was not known then."""
+        self._ready = False
+
+    @property
+    def lost(self) -> bool:
+        return not math.isnan(self.lost_since)
+
+    def row(self, now: float, *, slow: bool) -> tuple[list[float], list[GpuChange]]:
+        """One number for each of NAMES at the monotonic time `now`, and what changed. Raises NVMLError if the GPU or the driver is gone."""
+        if self.handle is None:
+            raise self._driver.nvml.NVMLError(self._driver.nvml.NVML_ERROR_GPU_IS_LOST)
+        slow = slow or not self._ready
+        if not self._ready:
+            self._prepare()
+        self._fields.read(self.handle, now, slow=slow)
+        changes = list(self._look()) if slow else []
+        values = self._fields.values() | self._calls.read(self.handle, now, slow=slow, by_field=self._fields.knows)
+        values |= {"nvlink_worst": self._fields.worst_link(), **self._links.values(), **self._fabric.values(), **self._mig.values()}
+        if self._mig.enabled:
+            values["utilisation_percent"] = values["memory_utilisation_percent"] = math.nan  # NVML has none of a divided GPU: 0 would be a lie
+        changes += self._states.compare(values)
+        return [values.get(name, math.nan) for name in NAMES], changes
+
+    def instances(self) -> Iterator[tuple[str, tuple[float, ...]]]:
+        """MIG instances: UUID, and one number for each of MIG_NAMES. Raises NVMLError if the GPU or the driver is gone."""
+        return self._mig.rows()
+
+    def _prepare(self) -> None:
+        """What is known of it begins here: at the agent's start, and after a reset."""
+        self._links = NvLinks(self._driver, self.whom, self.handle)
+        self._fields = FieldReader(self._driver, self.whom, metrics_of(self._driver.version()), self._links.numbers)
+        self._calls = CallReader(self._driver, self.whom)
+        self._fabric = NvLinkFabric(self._driver, self.whom)
+        self._mig = MigInstances(self._driver, self.whom)
+        self._states = StateChanges()
+        self._ready = True
+
+    def _look(self) -> Iterator[GpuChange]:
+        """What changes slowly and is no field."""
+        changes = [*self._links.look(self.handle, self._fields.link_states()), *self._fabric.look(self.handle), *self._mig.look(self.handle)]
+        if any(change.name in ("gpu.nvlink_up", "gpu.mig_changed") for change in changes):
+            self._fields.ask_again()
+            self._calls.ask_again()
+        yield from changes
+
+    # --- lost and found
+
+    def lose(self, now: float) -> None:
+        """It does not answer at the monotonic time `now`."""
+        self.lost_since, self._ready = now, False
+
+    def take(self, found: FoundGpu) -> None:
+        """The driver was opened anew: its handle is another one, and a GPU whose UUID was unknown has a name."""
+        self.index, self.handle, self.pci = found.index, found.handle, found.pci or self.pci
+        self.was = self.name if self.name != found.uuid else ""
+        self.name = found.uuid
+        self.whom = f"GPU {self.index} ({self.name})"
