@@ -114,16 +114,30 @@ def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
 # --- a past that is too long to be seen at once --------------------------------------------------------------------------
 
 
+GO = threading.Event()
+
+
 @pytest.fixture
 def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little is read at once; the second watch begins when a test lets it, not when the machine has time for its thread."""
     monkeypatch.setattr(catch_up, "AT_ONCE", 40)
     monkeypatch.setattr(catch_up, "HANDOVER_RECORDS", 4)
+    run = catch_up.BackgroundCatchUp._run
+
+    def held(background: catch_up.BackgroundCatchUp) -> None:
+        while not GO.wait(0.001) and not background._stop.is_set():
+            pass
+        run(background)
+
+    monkeypatch.setattr(catch_up.BackgroundCatchUp, "_run", held)
+    GO.clear()
 
 
 def until_deep(runner: Runner) -> None:
     """The second watch works in a thread of its own."""
     background = runner._background
     assert background is not None
+    GO.set()
     background._thread.join(30)
     settle(runner)
     assert runner._background is None
