@@ -296,6 +296,7 @@ def kill_server(demo_job: DemoJob) -> None:
 
 
 def test_a_second_server_names_the_holder_and_takes_over(demo_job: DemoJob, tmp_path: Path) -> None:
+    wait(demo_job, "a healthy job", demo_job.full)
     leader, since = demo_job.cluster.server, demo_job.clock.now()
     assert leader is not None
     second = LocalCluster(
