@@ -51,6 +51,8 @@ class _Followed:
     job: str = ""
     rank: str = ""
     epoch: str = ""
+    """Of what is read now: where an epoch has begun since the last look, the one before, whose last lines these may be."""
+    listed_epoch: str = ""
     held_back: int = 0
     skipped_bytes: int = 0
     failed: bool = False
@@ -104,7 +106,8 @@ class JobLogCollector:
         listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log}
         for name, (job, worker) in listed.items():
             followed = self._followed.get(name) or self._follow(name, _owner_of(job), self._is_young(worker))
-            followed.worker, followed.job, followed.rank, followed.epoch = worker.worker, job.job, str(worker.rank), str(worker.epoch)
+            followed.worker, followed.job, followed.rank = worker.worker, job.job, str(worker.rank)
+            followed.epoch, followed.listed_epoch = followed.epoch or str(worker.epoch), str(worker.epoch)
             followed.unlisted = math.nan
         further = {str(path) for pattern in self.further_files for path in _matching(pattern)}
         for name in further - self._followed.keys():
@@ -150,6 +153,7 @@ class JobLogCollector:
             log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
             followed.skipped_bytes = followed.tailer.skipped_bytes
         self._positions.put(name, followed.tailer.position)
+        followed.epoch = followed.listed_epoch
 
     def _messages_of(self, followed: _Followed) -> Iterator[JobMessage]:
         """Raises OSError."""

@@ -7,11 +7,12 @@ worker it is a consequence that says more.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
-from .features.active_claims import ActiveClaims, ends_epoch
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 
 KIND = "log.error"
 _SCORE = 0.4
@@ -24,7 +25,9 @@ class LogErrors:
     """Claims log.error of the worker, or of the node for the log of another program."""
 
     withdraw_after_s: Seconds = 600.0
-    """Withdrawn so many seconds after the last line; a worker's with its epoch."""
+    """Withdrawn so many seconds after the last line; a worker's with its epoch. A line of an epoch that is over when it is read is none."""
+    _over: int = field(default=-1, init=False, repr=False)
+    """The newest epoch that is over."""
     _newest: dict[Entity, float] = field(default_factory=dict, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -33,11 +36,14 @@ class LogErrors:
             if event.name == "log.error":
                 yield from self._logged(event)
             elif why := ends_epoch(event):
+                self._over = max(self._over, epoch_over(event))
                 yield from self._end_epoch(event.time, why)
         if frame.tick:
             yield from self._forget(frame.time)
 
     def _logged(self, event: Event) -> Iterator[Claim]:
+        if 0 <= integer_attribute(event, "epoch") <= self._over:
+            return  # the job has gone on: an incident of it would take in the next fault
         self._newest[event.entity] = event.time
         before = self._claims.open.get((event.entity, KIND))
         evidence = before.evidence if before else ()

@@ -106,6 +106,15 @@ def test_the_last_lines_of_a_worker_that_has_ended_are_told_and_then_its_log_is_
     assert node.told("OSError: [Errno 28] No space left on device\n") == []
 
 
+def test_what_is_read_in_the_look_after_a_restart_is_of_the_epoch_before(node: Node) -> None:
+    """It may have been printed before the restart, which takes less time than lies between two looks."""
+    node.told("step 1\n")
+    node.register(msgspec.structs.replace(node.worker, epoch=3))
+    (before,) = node.told(f"{ERROR}\n")
+    (after,) = node.told("OSError: [Errno 28] No space left on device\n")
+    assert (before.attributes["epoch"], after.attributes["epoch"]) == ("2", "3")
+
+
 def test_another_users_file_is_not_read_through_a_link(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job file of user 1001 names a log that is not theirs."""
     monkeypatch.setattr(job_log, "_owner_of", lambda _job: 1001)

@@ -12,8 +12,8 @@ A, B = worker("node-0", 0), worker("node-1", 0)
 NOW = BEGAN + 6.0
 
 
-def logged(entity: Entity = A, time: float = BEGAN, name: str = "log.error", code: str = "error") -> Event:
-    return event(name, entity, time, component="cuda", code=code, rank="0", advice="look at it")
+def logged(entity: Entity = A, time: float = BEGAN, name: str = "log.error", code: str = "error", **more: object) -> Event:
+    return event(name, entity, time, component="cuda", code=code, rank="0", advice="look at it", **more)
 
 
 def killed(entity: Entity, time: float) -> Event:
@@ -56,3 +56,10 @@ def test_beside_a_death_it_is_part_of_that_incident_whoever_printed_it_and_which
         chain = Chain().feed(*job_frames(2, 2, 6, np.random.default_rng(0)), *frames)
         assert verdicts(chain.latest) == [("worker killed", [A.name], Severity.SEV2, True)], order
         assert "cuda error" in "\n".join(line.text for line in chain.latest[0].evidence)
+
+
+def test_a_line_of_an_epoch_that_is_over_is_no_finding_and_one_of_the_epoch_that_runs_is() -> None:
+    """What peers print of a broken connection is read after a restart that took a tenth of a second: the next fault must not join it."""
+    begun = cut_frame(BEGAN, event("epoch.started", job(), BEGAN, epoch=2))
+    assert claims_of(LogErrors(), [begun, cut_frame(BEGAN + 0.4, logged(time=BEGAN + 0.4, epoch=1))]) == []
+    assert len(claims_of(LogErrors(), [begun, cut_frame(BEGAN + 0.4, logged(time=BEGAN + 0.4, epoch=2))])) == 1
