@@ -19,7 +19,7 @@ from eagle_eye.redaction import redact
 from eagle_eye.types import Event, Kind
 
 from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, trusted
-from .agent.unsigned_event import unsigned_event
+from .agent.unsigned_event import filled, unsigned_event
 from .log.file_tailer import CHUNK, FilePosition, FileTailer
 from .log.job_messages import JobMessage, JobMessages, JobOutput
 from .log.position_file import PositionFile
@@ -35,7 +35,7 @@ LEFT_S = 10.0
 MOST_PIECES = 64
 """Megabytes of one log that one look takes."""
 MOST_EVENTS = 128
-"""Events of one log and look; the others are counted."""
+"""Events of one log and look; how many others there were is logged."""
 LONGEST_TRACEBACK = 8000
 """Characters of a traceback in an event: its end, which has the exception."""
 _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
@@ -53,7 +53,6 @@ class _Followed:
     epoch: str = ""
     """Of what is read now: where an epoch has begun since the last look, the one before, whose last lines these may be."""
     listed_epoch: str = ""
-    held_back: int = 0
     skipped_bytes: int = 0
     failed: bool = False
     unlisted: float = math.nan
@@ -85,8 +84,7 @@ class JobLogCollector:
     def __post_init__(self) -> None:
         self._messages = JobMessages(Path(self.patterns) if self.patterns else None)
         self._jobs = JobDirectory(Path(self.run_dir))
-        file = self.state_dir / "agent" / f"job_log-{self.node.replace('/', '_')}.json" if self.state_dir else None
-        self._positions = PositionFile(file, FilePosition)
+        self._positions = PositionFile(self.state_dir, "job_log", self.node, FilePosition)
         self._repeats = RepeatLimit(self.repeat_s)
         self._followed: dict[str, _Followed] = {}
 
@@ -135,11 +133,11 @@ class JobLogCollector:
     # --- what they say
 
     def _read(self, name: str, followed: _Followed) -> Iterator[Event]:
-        told = 0
+        told = left_out = 0
         try:
             for message in self._messages_of(followed):
                 if told == MOST_EVENTS:
-                    followed.held_back += 1
+                    left_out += 1
                 elif (event := self._event(name, followed, message)) is not None:
                     told += 1
                     yield event
@@ -149,6 +147,8 @@ class JobLogCollector:
             followed.failed = True
             return
         followed.failed = False
+        if left_out:
+            log.warning("%s: %d further messages of one look are not told", name, left_out)
         if followed.tailer.skipped_bytes > followed.skipped_bytes:
             log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
             followed.skipped_bytes = followed.tailer.skipped_bytes
@@ -176,8 +176,7 @@ class JobLogCollector:
             **{name: redact(value) for name, value in message.groups.items() if name not in ("detail", "rank")},
         }  # fmt: skip
         kind, entity = (Kind.WORKER, followed.worker) if followed.worker else (Kind.NODE, self.node)
-        filled = {name: value for name, value in attributes.items() if value}
-        return unsigned_event(f"log.{message.level}", kind, entity, self.clock.now(), redact(message.text), followed.job, **filled)
+        return unsigned_event(f"log.{message.level}", kind, entity, self.clock.now(), redact(message.text), followed.job, **filled(attributes))
 
 
 def _owner_of(job: LocalJob) -> int | None:

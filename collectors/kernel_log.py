@@ -18,7 +18,7 @@ from eagle_eye.redaction import redact
 from eagle_eye.types import Event, Kind
 
 from .agent.job_directory import JobDirectory
-from .agent.unsigned_event import unsigned_event
+from .agent.unsigned_event import filled, unsigned_event
 from .log.gpu_addresses import GpuAddresses
 from .log.kernel_messages import KernelMessage, KernelMessages
 from .log.kernel_sources import FileSource, JournalSource, KernelLine, KernelSource, KmsgSource, SourcePosition
@@ -72,14 +72,13 @@ class KernelLogCollector:
         self._main: KernelSource | None = None
         self._further: dict[str, KernelSource] = {}
         self._opened_at = -math.inf
-        self._positions: PositionFile[SourcePosition] | None = None
+        self._positions = PositionFile(self.state_dir, "kernel_log", self.node, SourcePosition)
         self._repeats = RepeatLimit(self.repeat_s)
         self._lost: dict[str, int] = {}
 
     def collect(self) -> list[Event]:
         """Raises OSError where a source that could be read cannot be read any more."""
-        if self._positions is not None:
-            self._positions.save()  # the events of the call before are with the agent now
+        self._positions.save()  # the events of the call before are with the agent now
         found: list[Event] = []
         failed: OSError | None = None
         for source in self._open_sources():
@@ -89,7 +88,7 @@ class KernelLogCollector:
                 self._close(source)
                 failed = error
             else:
-                self._known_positions().put(source.name, source.position)
+                self._positions.put(source.name, source.position)
         if failed is not None and not found:  # what was found is not lost; the source is opened again and told then
             raise failed
         return found
@@ -154,13 +153,7 @@ class KernelLogCollector:
         self._further.pop(source.name, None)
 
     def _position(self, name: str) -> SourcePosition:
-        return self._known_positions().get(name) or SourcePosition()
-
-    def _known_positions(self) -> PositionFile[SourcePosition]:
-        if self._positions is None:
-            file = self.state_dir / "agent" / f"kernel_log-{self.node.replace('/', '_')}.json" if self.state_dir else None
-            self._positions = PositionFile(file, SourcePosition)
-        return self._positions
+        return self._positions.get(name) or SourcePosition()
 
     # --- events
 
@@ -189,13 +182,13 @@ class KernelLogCollector:
         time, text = self._time_of(line), redact(message.text)
         if message.component == "gpu" and message.code in OF_A_GPU and message.pci:
             attributes |= {"reason": redact(message.detail), "code": message.number if message.number >= 0 else ""}
-            return unsigned_event(OF_A_GPU[message.code], Kind.GPU, self._gpus.name_of(message.pci), time, text, "", **_filled(attributes))
+            return unsigned_event(OF_A_GPU[message.code], Kind.GPU, self._gpus.name_of(message.pci), time, text, "", **filled(attributes))
         attributes |= {
             "component": message.component, "code": message.code, "number": message.number if message.number >= 0 else "",
             "advice": message.advice,
         }  # fmt: skip
         kind, entity = (Kind.WORKER, worker) if worker else (Kind.NODE, self.node)
-        return unsigned_event(f"kernel.{message.level}", kind, entity, time, text, job, **_filled(attributes))
+        return unsigned_event(f"kernel.{message.level}", kind, entity, time, text, job, **filled(attributes))
 
     def _time_of(self, line: KernelLine) -> float:
         now = self.clock.now()
@@ -210,7 +203,3 @@ class KernelLogCollector:
                 if worker.pid == pid:
                     return worker.worker, job.job
         return "", ""
-
-
-def _filled(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value != ""}

@@ -1,5 +1,7 @@
 """Events as collectors create them, before the agent sets node, incarnation and number."""
 
+from collections.abc import Mapping
+
 from eagle_eye.types import Entity, Event, Kind
 
 
@@ -21,3 +23,8 @@ def unsigned_event(
         message=message,
         attributes={key: str(value) for key, value in attributes.items()},
     )
+
+
+def filled(attributes: Mapping[str, object]) -> dict[str, object]:
+    """Those that say something: an attribute that is not there means the same as an empty one."""
+    return {name: value for name, value in attributes.items() if value != ""}

@@ -157,9 +157,9 @@ class JournalSource:
 class FileSource:
     """A file: kern.log of rsyslog, the fabric manager's, or a copy."""
 
-    def __init__(self, path: Path, clock: Clock, position: SourcePosition, *, from_end: bool = True) -> None:
+    def __init__(self, path: Path, clock: Clock, position: SourcePosition) -> None:
         self.name = str(path)
-        self._tailer = FileTailer(path, position.file if position.file.inode else None, from_end=from_end)
+        self._tailer = FileTailer(path, position.file if position.file.inode else None)
         self._clock = clock
 
     @property

@@ -17,9 +17,9 @@ VERSION = 1
 class PositionFile(Generic[Position]):
     """Name of a log → position. A position is saved by the call after the one that handed out its lines: a crash between repeats lines and loses none."""
 
-    def __init__(self, path: Path | None, position: type[Position]) -> None:
-        """`path` None: nothing is kept."""
-        self._path = path
+    def __init__(self, state_dir: Path | None, collector: str, node: str, position: type[Position]) -> None:
+        """`state_dir`: of the agent; None: nothing is kept. The file is that of one collector of one node."""
+        self._path = state_dir / "agent" / f"{collector}-{node.replace('/', '_')}.json" if state_dir else None
         self._type = dict[str, position]  # type: ignore[valid-type]  # msgspec takes the type as a value
         self._positions: dict[str, Position] = self._load()
         self._saved = dict(self._positions)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,11 @@ def test_a_torn_or_changed_dump_is_read_in_part_or_refused(data: st.DataObject) 
     whole = pickle.dumps(record(entry(1), entry(2, over=False)))
     place = data.draw(st.integers(0, len(whole) - 1))
     changed = whole[:place] + data.draw(st.binary(max_size=3)) + whole[place + data.draw(st.integers(0, 2)) :]
-    path = Path(os.environ["PYTEST_DUMP"])
-    path.write_bytes(changed)
-    with contextlib.suppress(WireError):
-        read_dump(path)
-
-
-@pytest.fixture(autouse=True)
-def dump_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DUMP", str(tmp_path / "changed_0"))
+    with tempfile.NamedTemporaryFile(suffix="_0") as file:
+        file.write(changed)
+        file.flush()
+        with contextlib.suppress(WireError):
+            read_dump(Path(file.name))
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)))
