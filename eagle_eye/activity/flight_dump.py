@@ -1,20 +1,20 @@
 """A dump of torch's flight recorder, as a file of one rank or as the JSON that a living worker answers with.
 
-Dump versions 2.0 to 2.10, from torch 2.3 to 2.13. A pickle is read by an unpickler that builds nothing but plain containers, numbers and
-texts: a dump that wants more is refused, since to load it would run what it says.
+Dump versions 2.0 to 2.10, from torch 2.3 to 2.13. A pickle that holds more than plain containers, numbers and texts is refused, since to
+load it would run what it says.
 """
 
-import io
 import json
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from eagle_eye.errors import WireError
 from eagle_eye.regular_file import read_owned
+
+from .plain_pickle import plain_content
 
 LARGEST = 256 << 20
 """Bytes of a dump; one with stacks of a ring of 20,000 has 60 MB."""
@@ -91,7 +91,7 @@ def dump_of(record: object, rank: int = -1) -> FlightDump:
     groups = dict(filter(None, map(_group, list(_mapping(record.get("pg_config")).values())[:MOST_GROUPS])))
     progress = dict(filter(None, (_progress(name, value) for name, value in list(_mapping(record.get("pg_status")).items())[:MOST_GROUPS])))
     collectives = tuple(filter(None, map(_collective, record.get("entries", []))))
-    return FlightDump(rank, str(record.get("version", "")), groups, progress, collectives)
+    return FlightDump(rank, _text(record.get("version")), groups, progress, collectives)
 
 
 def _content(data: bytes) -> object:
@@ -100,31 +100,21 @@ def _content(data: bytes) -> object:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise WireError(f"no JSON: {error}") from error
-    try:
-        return _PlainUnpickler(io.BytesIO(data)).load()
-    except WireError:
-        raise
-    except Exception as error:  # boundary: torn pickles raise nearly anything
-        raise WireError(f"neither JSON nor a pickle that can be read: {type(error).__name__}: {error}") from error
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds dict, list, tuple, numbers and texts: those need no global name."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise WireError(f"the pickle asks for {module}.{name}: it is no dump, and is not loaded")
-
-    def persistent_load(self, _pid: Any) -> NoReturn:
-        raise WireError("the pickle refers to something outside itself: it is no dump, and is not loaded")
+    return plain_content(data)
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def _text(value: object) -> str:
+    """ "" for what is neither text nor number: lists that hold each other many times over would fill the memory as one text."""
+    return str(value) if isinstance(value, (str, int)) else ""
+
+
 def _group(value: object) -> tuple[str, GroupConfiguration] | None:
     fields = _mapping(value)
-    name = str(fields.get("name", ""))
+    name = _text(fields.get("name"))
     if not name:
         return None
     try:
@@ -133,7 +123,7 @@ def _group(value: object) -> tuple[str, GroupConfiguration] | None:
         members = tuple(int(rank) for rank in listed)
     except (TypeError, ValueError, RecursionError):
         members = ()
-    return name, GroupConfiguration(name, str(fields.get("desc", "")), members)
+    return name, GroupConfiguration(name, _text(fields.get("desc")), members)
 
 
 def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
@@ -147,11 +137,11 @@ def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
 def _collective(value: object) -> Collective | None:
     fields = _mapping(value)
     try:
-        group = fields["process_group"]
+        group, operation = fields["process_group"], _text(fields["profiling_name"])
         return Collective(
-            group=str(group[0]) if isinstance(group, (list, tuple)) else str(group),
+            group=_text(group[0] if isinstance(group, (list, tuple)) else group),
             number=int(fields["collective_seq_id"]),
-            operation=str(fields["profiling_name"]).partition(":")[2] or str(fields["profiling_name"]),
+            operation=operation.partition(":")[2] or operation,
             over=bool(fields.get("retired")) or fields.get("state") == "completed",  # gloo's stay "scheduled"
             peer_to_peer=bool(fields.get("is_p2p")),
             created_ns=int(fields.get("time_created_ns") or 0),
@@ -170,7 +160,7 @@ def _bytes(sizes: object, types: object) -> int:
         return 0
     total = 0
     for shape, kind in zip(sizes, types, strict=True):
-        count = _WIDTHS.get(str(kind), 0)
+        count = _WIDTHS.get(_text(kind), 0)
         for length in shape:
             count *= int(length)
         total += count

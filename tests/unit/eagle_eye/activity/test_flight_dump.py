@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from eagle_eye.activity.flight_dump import FlightDump, dump_of, read_dump
 from eagle_eye.activity.missing_ranks import missing_ranks
+from eagle_eye.activity.plain_pickle import plain_content
 from eagle_eye.errors import WireError
 
 WORLD = ("0", "default_pg")
@@ -60,9 +61,23 @@ class Attack:
 
 def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "dump_0").write_bytes(pickle.dumps({"entries": [Attack(tmp_path / "proof")]}))
-    with pytest.raises(WireError, match=r"dump_0: the pickle asks for posix\.mkdir"):
+    with pytest.raises(WireError, match=r"dump_0: neither JSON nor a pickle of plain containers"):
         read_dump(tmp_path / "dump_0")
     assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickle_of_any_version_is_read(protocol: int) -> None:
+    content: dict[object, Any] = {"text": ["", "a" * 300, "é"], 3: [0, 255, 65535, -1, 1 << 31, -(1 << 70), 1.5, True, False, None], "empty": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}]}
+    content["many"] = [str(each) for each in range(300)]  # more than a remembered number of one byte
+    assert plain_content(pickle.dumps(content, protocol=protocol)) == content
+
+
+@pytest.mark.parametrize("index", [b"\xff\xff\xff\x7f", b"ank\x05"])
+def test_a_torn_number_does_not_ask_for_gigabytes(index: bytes) -> None:
+    """The standard reader makes room for as many objects as it says."""
+    with pytest.raises(WireError, match="torn at byte 3: it remembers more objects than it has bytes"):
+        plain_content(b"\x80\x02]r" + index + b".")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"plain text", b'{"entries": 3}', pickle.dumps([1]), pickle.dumps({"entries": {}})])
