@@ -7,7 +7,7 @@ ARGS ?=
 UNIT_ROOMS := $(sort $(patsubst tests/unit/%/,%,$(filter-out %__pycache__/,$(wildcard tests/unit/*/ tests/unit/*/*/))))
 CONTRACTS_collectors := tests/contract/test_collectors.py
 CONTRACTS_detectors := tests/contract/test_detectors.py tests/contract/test_runner.py
-CONTRACTS_eagle_eye := tests/contract/test_stream.py tests/contract/test_kafka.py
+CONTRACTS_eagle_eye := tests/contract/test_stream.py
 CONTRACTS_remediation := tests/contract/test_guards_actions.py
 UNIT_ROOM := $(patsubst %/,%,$(ROOM))
 UNIT_TESTS := $(if $(ROOM),tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM)))),tests/unit tests/contract)
@@ -57,7 +57,7 @@ compiled:
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
 	@test -z "$(ROOM)" -o -d "tests/unit/$(UNIT_ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
-	@.venv/bin/pytest -q $(AT_ONCE) $(UNIT_TESTS)
+	@.venv/bin/pytest -q -n $$(nproc) --dist worksteal $(UNIT_TESTS)
 
 processes: .venv/.servers  ## scenarios and services in one run
 	@.venv/bin/pytest -q $(BY_FILE) tests/scenario tests/services

@@ -35,12 +35,13 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What was imported and collected stays to the end: without this the garbage collector looks through it again and again.
-    pytest adds its handlers, six times for each test, to every logger that passes nothing on, and torch has a hundred."""
+    pytest adds its handlers, six times for each test, to every logger that passes nothing on, and torch and streamlit have sixty."""
     for name, logger in logging.root.manager.loggerDict.items():
-        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+        if name.partition(".")[0] in ("torch", "streamlit") and isinstance(logger, logging.Logger):
             logger.propagate = True
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

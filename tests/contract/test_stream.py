@@ -1,6 +1,6 @@
 """What every stream must do. A new kind of stream is one more entry in FACTORIES.
 
-EAGLE_EYE_KAFKA=host:port runs the tests of Kafka against that broker instead of the fake one; it keeps their topics.
+EAGLE_EYE_KAFKA=host:port adds Kafka on that broker, as tests/services/test_kafka.py does; it keeps their topics.
 """
 
 import json
@@ -24,7 +24,6 @@ from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
 from eagle_eye.stream.partitioner import MAX_RECORD_BYTES
 from eagle_eye.types import digest_of
-from fakes.kafka_broker import FakeBroker
 
 TOPIC = "observations"
 Open = Callable[[], Stream]
@@ -77,28 +76,15 @@ class Apart:
         self._stream.close()
 
 
-_fakes: list[FakeBroker] = []
-
-
-def _broker(directory: Path) -> str:
-    """Address of the user's broker, or of the one that the test's own process runs."""
-    if own := os.environ.get("EAGLE_EYE_KAFKA"):
-        return own
-    noted = directory / "broker"
-    if not noted.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        _fakes.append(FakeBroker().start())
-        noted.write_text(_fakes[-1].address)
-    return noted.read_text()
+BROKER = os.environ.get("EAGLE_EYE_KAFKA")
 
 
 def _kafka(directory: Path) -> Open:
-    address = _broker(directory)
     prefix = f"test-{digest_of(str(directory))}-"
-    return lambda: Apart(KafkaStream(KafkaConfig(brokers=address, timeout_s=5.0), partitions=4), prefix)
+    return lambda: Apart(KafkaStream(KafkaConfig(brokers=str(BROKER), timeout_s=5.0), partitions=4), prefix)
 
 
-FACTORIES = {"embedded": _embedded, "memory": _memory, "kafka": _kafka}
+FACTORIES = {"embedded": _embedded, "memory": _memory, **({"kafka": _kafka} if BROKER else {})}
 """Name → function of a directory that returns a function which opens the stream (again, or in another process)."""
 SHARED = sorted(FACTORIES.keys() - {"memory"})
 """Those that several processes can use."""
@@ -112,10 +98,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def reopen(name: str, tmp_path: Path) -> Iterator[Open]:
-    yield FACTORIES[name](tmp_path / "stream")
-    while _fakes:
-        _fakes.pop().stop()
+def reopen(name: str, tmp_path: Path) -> Open:
+    return FACTORIES[name](tmp_path / "stream")
 
 
 @pytest.fixture
@@ -378,7 +362,7 @@ def test_an_existing_topic_keeps_its_number_of_partitions(tmp_path: Path) -> Non
 # --- other processes: this file, run as a program ---------------------------------------------------------------
 
 FORKS = multiprocessing.get_context("forkserver")  # a process that was never ours, and the imports of all that it forks only once
-FORKS.set_forkserver_preload(["pytest", "eagle_eye.stream.embedded", "fakes.kafka_broker", "eagle_eye.stream.kafka"])
+FORKS.set_forkserver_preload(["pytest", "eagle_eye.stream.embedded", "eagle_eye.stream.kafka"])
 AS_CHILD = "child"
 
 

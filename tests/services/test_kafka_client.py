@@ -100,7 +100,7 @@ def test_a_broker_that_acknowledges_nothing_is_away_and_the_producer_is_made_ane
     until(lambda: stream.append(TOPIC, [("k", b"c")]))
     assert stream.producers_made == 2
     assert stream.oldest_append_s() == 0
-    assert [value for value in values(stream) if value != "b"] == ["a", "c"]
+    assert list(dict.fromkeys(value for value in values(stream) if value != "b")) == ["a", "c"]  # c twice: its first answer was lost
 
 
 def test_how_long_the_oldest_append_waits_is_told(broker: FakeBroker, connect: Open) -> None:
@@ -138,7 +138,7 @@ def test_a_broker_that_was_down_is_found_again(broker: FakeBroker, connect: Open
     broker.start()
     until(lambda: stream.append(TOPIC, [("k", b"c")]))
     until(lambda: stream.read(TOPIC, 0, 0))
-    assert [value for value in values(stream) if value != "b"] == ["a", "c"]
+    assert list(dict.fromkeys(value for value in values(stream) if value != "b")) == ["a", "c"]  # c twice: its first answer was lost
 
 
 @pytest.mark.parametrize(("request_", "code"), [("Fetch", NOT_LEADER), ("OffsetFetch", LOADING), ("FindCoordinator", 15)])
