@@ -94,8 +94,8 @@ class NodeClocks:
 
 
 def _was_set_back(told: float, measured: float, mark: float, reference: _Reference) -> bool:
-    """The time that is told is too early. One from before the boot is no proof: monotonic clocks began anew since."""
-    return measured - told > AHEAD_S and measured <= mark + AHEAD_S and told >= reference.booted
+    """The time that is told is too early. One from before the boot is no proof: monotonic clocks began anew since. Late batches put what was measured behind the mark."""
+    return measured - told > AHEAD_S and measured <= mark + BEHIND_S and told >= reference.booted
 
 
 def _was_set_forward(told: float, measured: float, mark: float) -> bool:

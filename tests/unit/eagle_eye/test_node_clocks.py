@@ -181,6 +181,16 @@ def test_a_clock_that_was_off_and_is_set_right_moves_no_time(off: float) -> None
     assert cluster.killed("a", 0.0) == pytest.approx(cluster.now - 0.25, abs=0.8), "its offset is known to half a second"
 
 
+def test_on_a_busy_machine_whose_batches_come_late_a_clock_that_is_set_right_moves_no_time() -> None:
+    """Such batches make its clock out to be less far ahead than it is: the event seems to come from after the mark."""
+    cluster = Cluster()
+    cluster.booted = {"a": T - UPTIME_S}
+    for _ in range(8):
+        cluster.batch("a", 30.0, age=3.0)
+        cluster.tick()
+    assert cluster.killed("a", 0.0) == cluster.now
+
+
 @pytest.mark.parametrize("jump", [-30.0, 30.0])
 def test_an_event_from_before_the_jump_that_comes_after_it_keeps_its_time(stamping: Cluster, jump: float) -> None:
     stamping.run(2, a=jump, b=0.0)
