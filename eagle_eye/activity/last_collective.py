@@ -13,7 +13,7 @@ class LastCollective(NamedTuple):
     """The oldest collective of a rank that is not over, else its newest."""
 
     group: str
-    """Number and description of the process group, such as `0 default_pg`: the same on all of its ranks."""
+    """Name and description of the process group, such as `0 default_pg`: the same on all of its ranks. With the backend that counts by itself, where it is not gloo."""
     number: int
     """Within the group, from 1: the ranks of a group count alike."""
     operation: str
@@ -44,5 +44,6 @@ def of_record(record: Mapping[str, Any]) -> LastCollective | None:
 def _of_entry(entry: Mapping[str, Any]) -> LastCollective:
     group = " ".join(str(part) for part in entry["process_group"])
     over = bool(entry.get("retired")) or entry.get("state") == "completed"  # gloo's stay "scheduled"
-    operation = str(entry["profiling_name"]).rpartition(":")[2]
-    return LastCollective(group, int(entry["collective_seq_id"]), operation, not over)
+    backend, _, operation = str(entry["profiling_name"]).rpartition(":")
+    counted = f" {backend}" if backend not in ("", "gloo") else ""
+    return LastCollective(group + counted, int(entry["collective_seq_id"]), operation, not over)

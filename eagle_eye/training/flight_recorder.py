@@ -1,7 +1,8 @@
 """Flight recorder: the newest collectives of a worker, readable even while its main thread hangs with the GIL held.
 
 torch has a small HTTP server in C++ for that (`_WorkerServer`, private, hence this one module and its version
-probe). Source: torch/csrc/distributed/c10d/control_plane.
+probe), and a recorder for each backend: NCCL's, which only a build for GPUs has, and one for all else. Source:
+torch/csrc/distributed/c10d/control_plane, ProcessGroupNCCL.cpp (`dump_nccl_trace_json`).
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger("eagle_eye.probe")
+RECORDERS = ("dump_nccl_trace_json", "fr_trace_json")
 _servers: list[object] = []
 """A server ends when there is no reference to it."""
 
@@ -60,22 +62,46 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def dump(path: str, timeout: float = 1.0) -> dict[str, Any] | None:
-    """The newest collectives of a worker as torch's JSON, None if it has none, does not serve or is stopped."""
-    connection = _UnixConnection(path, timeout)
-    with contextlib.closing(connection):
+    """The newest collectives of a worker as torch's JSON, of all backends in the order in which they were begun; None if it has none, does not serve or is stopped."""
+    found: dict[str, Any] = {}
+    for recorder in RECORDERS:
         try:
-            connection.request("POST", "/handler/fr_trace_json")
-            response = connection.getresponse()
-            body = response.read()
-        except (OSError, http.client.HTTPException):
+            record = _ask(path, recorder, timeout)
+        except (OSError, http.client.HTTPException):  # the others would not answer either
             return None
+        found = _joined(found, record) if record is not None else found
+    return found or None
+
+
+def _ask(path: str, recorder: str, timeout: float) -> dict[str, Any] | None:
+    """What one recorder has; None where torch was built without it, or writes something else. Raises OSError and HTTPException."""
+    with contextlib.closing(_UnixConnection(path, timeout)) as connection:
+        connection.request("POST", f"/handler/{recorder}")
+        response = connection.getresponse()
+        body = response.read()
     if response.status != http.client.OK:
         return None
     try:
-        trace = json.loads(body)
+        record = json.loads(body)
     except ValueError:
         return None
-    return trace if isinstance(trace, dict) else None
+    return record if isinstance(record, dict) else None
+
+
+def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What either says of groups is of its own backend's, by its own numbers: that of the one with entries is kept."""
+    entries = _entries(one) + _entries(other)
+    return {**(one if _entries(one) else other), "entries": sorted(entries, key=_begun)}
+
+
+def _entries(record: dict[str, Any]) -> list[dict[str, Any]]:
+    entries = record.get("entries")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _begun(entry: dict[str, Any]) -> float:
+    time = entry.get("time_created_ns")
+    return float(time) if isinstance(time, (int, float)) else 0.0
 
 
 class _UnixConnection(http.client.HTTPConnection):
