@@ -11,6 +11,7 @@ from pathlib import Path
 
 from collectors.worker.procfs import alive
 from eagle_eye.errors import RingError
+from eagle_eye.training import flight_recorder, group_progress
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import digest_of
 
@@ -19,6 +20,8 @@ from .job_directory import LocalJob, may_name
 log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where launchers may put rings
+BESIDE = (flight_recorder.path_beside, group_progress.path_beside)
+"""What else a worker has made where its socket is."""
 YOUNG_S = 60.0
 """Files younger than this are kept: their owner may not be registered yet."""
 FORGOTTEN_S = 3600.0
@@ -36,6 +39,7 @@ def collect_garbage(
     rings = [path for place, names in zip(places, ("*.ring", f"eagle-eye-*-{home}-*.ring"), strict=True) for path in place.glob(names)]
     garbage += [path for path in rings if _is_orphaned_ring(path, launched, node, now)]
     garbage += [path for path in run_dir.glob("*.sock") if _is_orphaned_socket(path, launched, now)]
+    garbage += [Path(beside(str(path))) for path in garbage if path.suffix == ".sock" for beside in BESIDE]
     return [path for path in dict.fromkeys(garbage) if _remove(path)]
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from . import exception_reporter, flight_recorder, messages, probe_socket
+from . import exception_reporter, flight_recorder, group_progress, messages, probe_socket
 from .device_scalars import DeviceScalars
 from .fault_drills import AcceleratorError
 from .ring_buffer import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
@@ -314,6 +314,7 @@ def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
     path = environment.get("EAGLE_EYE_PROBE_SOCKET", "")
     if path:
         flight_recorder.serve(flight_recorder.path_beside(path))
+        group_progress.begin(group_progress.path_beside(path), environment)
         probe_socket.serve(path, made, messages.TokenVerifier(environment.get("EAGLE_EYE_TOKEN", "")))
     if launcher:
         messages.send(launcher, messages.encode("hello", worker=worker, pid=os.getpid(), epoch=epoch))

@@ -20,6 +20,8 @@ class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
     dp: Number = 0
     pp: Number = 0
     tp: Number = 0
+    cp: Number = 0
+    ep: Number = 0
 
 
 class Layout(Noun, frozen=True, kw_only=True):

@@ -193,7 +193,10 @@ class JobState:
     def _take_layout(self, layout: Layout, now: float) -> None:
         if layout.epoch < self.epoch or layout == self.layout:
             return
+        goes_on = self.layout is not None and self.layout.epoch == layout.epoch  # only its parallel ranks have become known
         self.layout, self.epoch = layout, layout.epoch
+        if goes_on:
+            return
         began = max(min(layout.time, now), self.sizes[-1][0] if self.sizes else 0.0)  # its node's clock may be off
         self.sizes.append((began, len(layout.placements)))
         if layout.resume_step >= 0:

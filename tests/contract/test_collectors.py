@@ -16,6 +16,7 @@ from collectors.gpu import GpuCollector
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config
+from eagle_eye.parallel_ranks import ROLES
 from eagle_eye.protocols import Collector
 from eagle_eye.types import Event, Reading, StepReading
 from eagle_eye.wire import Schemas, decode, encode
@@ -50,6 +51,8 @@ WITHOUT_UNIT = {
     "recovery_action": "nvmlDeviceGpuRecoveryAction_t",
     "mig_enabled": "1 or 0",
     "processes": "count of those that use the GPU",
+    **{f"{role}_collectives": "number of the newest collective that was begun, modulo 2^24" for role in ROLES},
+    **{f"{role}_collectives_over": "number of the newest that is over, modulo 2^24" for role in ROLES},
     "step": "number of the step",
     "marks": "count of marks",
     "phase": "index in messages.PHASES",
@@ -73,7 +76,7 @@ def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_the_rooms_own_collectors_are_found() -> None:
-    assert {"fabric", "gpu", "host", "job_log", "kernel_log", "process", "storage", "training"} <= set(COLLECTORS)
+    assert {"collective", "fabric", "gpu", "host", "job_log", "kernel_log", "process", "storage", "training"} <= set(COLLECTORS)
 
 
 def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:

@@ -41,6 +41,9 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
     listening = socket.socket(socket.AF_UNIX)
     with listening, socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(dead_socket))
+        beside = {tmp_path / "r1-0-1.sock.fr", tmp_path / "r1-0-1.sock.groups"}
+        for path in beside:
+            path.touch()
         listening.bind(str(tmp_path / "r2-launcher.sock"))
         listening.listen()
         write_listing(tmp_path, dead, living, launcher=DEAD_PID)
@@ -50,7 +53,7 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
         jobs = JobDirectory(tmp_path).read()
         later = max(path.stat().st_mtime for path in tmp_path.rglob("*")) + 120
         removed = collect_garbage(tmp_path, jobs, later, "n1", shared)
-    assert set(removed) == {dead.path, stray, dead_socket}
+    assert set(removed) == {dead.path, stray, dead_socket, *beside}
     assert living.path.exists()
     assert elsewhere.exists()
     assert of_others.exists(), "of another run directory: its launcher may live"

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from eagle_eye.clock import FakeClock
@@ -115,3 +116,16 @@ def test_what_smaller_sizes_cost_is_measured_although_the_coordinators_clock_is_
     paper._began += 3600.0  # the layout's time is the coordinator's
     follow(paper, job, 10)
     assert job.lost_gpu_seconds(began, began + 10) == pytest.approx(20, abs=0.5)
+
+
+def test_parallel_ranks_that_become_known_later_begin_no_epoch(paper, job):
+    follow(paper, job, 4)
+    layout = msgspec.structs.replace(job.layout, resume_step=2)
+    job._take_layout(msgspec.structs.replace(layout, epoch=layout.epoch + 1), 0.0)
+    job.checkpoints[5] = True  # saved since
+    sizes = list(job.sizes)
+    known = tuple(msgspec.structs.replace(place, tp=place.rank) for place in layout.placements)
+    job._take_layout(msgspec.structs.replace(layout, epoch=layout.epoch + 1, placements=known), 1.0)
+    assert [place.tp for place in job.layout.placements] == [place.rank for place in known]
+    assert 5 in job.checkpoints
+    assert list(job.sizes) == sizes
