@@ -24,7 +24,7 @@ class BackendProgress(msgspec.Struct, frozen=True):
     """For how long the oldest that is not over was seen; 0: all are."""
 
 
-class ProcessGroup(msgspec.Struct, frozen=True):
+class GroupOfWorker(msgspec.Struct, frozen=True):
     """One of a worker's groups."""
 
     name: _Text
@@ -46,7 +46,7 @@ class GroupRecord(msgspec.Struct, frozen=True):
     version: int
     pid: int
     monotonic_ns: _Count
-    groups: Annotated[tuple[ProcessGroup, ...], msgspec.Meta(max_length=MOST_GROUPS)]
+    groups: Annotated[tuple[GroupOfWorker, ...], msgspec.Meta(max_length=MOST_GROUPS)]
 
 
 _decoder = msgspec.json.Decoder(GroupRecord)
