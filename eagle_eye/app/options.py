@@ -45,7 +45,7 @@ person = click.option("--as", "person", default="", help="Name that is recorded 
 
 
 def training(function: Function) -> Function:
-    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --weight, --respawns, --max-skipped-steps, --checkpoint-dir, --preload, --parallel, --ignore-cordon, the command."""
+    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --weight, --respawns, --max-skipped-steps, --checkpoint-dir, --preload, --parallel, --steps-from, --ignore-cordon, the command."""
     added: tuple[Callable[[Function], Function], ...] = (
         click.option("--job", default="", help="tenant/name. Default: local/<name of the script>."),
         click.option("--nproc-per-node", type=int, default=1, show_default=True, help="Workers on this node."),
@@ -73,6 +73,11 @@ def training(function: Function) -> Function:
             "--parallel", default="", metavar="SIZES",
             help="How the model is split over the ranks, such as tp=4,pp=2: diagnosis compares the ranks of one stage. "
             "Default: what the training command says by Megatron-LM's or torchtitan's options.",
+        ),
+        click.option(
+            "--steps-from", type=click.Choice(["marks", "optimizer"]), default="marks", show_default=True,
+            help="What tells the job's steps: the marks that its script makes, or each step of its optimizer, for a script that makes none "
+            "(its data, forward, backward and optimizer phases are seen, its loss is not).",
         ),
         click.option("--ignore-cordon", is_flag=True, help="Start workers here although the server keeps this node out (evicted from another job, not released yet)."),
         click.argument("training_command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),

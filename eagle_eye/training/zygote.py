@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import messages, probe, script_runner
+from . import messages, optimizer_steps, probe, script_runner
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -317,7 +317,7 @@ def _work(message: Mapping[str, Any], forkable: bool) -> int:
     if not (forkable and message.get("python", True) and script_runner.is_ours(argv)):
         return _execute(argv)
     _reseed()
-    probe.monitor()
+    optimizer_steps.begin(probe.monitor(), os.environ)
     return script_runner.run(argv)
 
 

@@ -54,6 +54,7 @@ class Launcher:
         self._settings = settings
         budget = HealBudget(parse_heal(settings.heal), clock)
         environment = dict(os.environ if settings.environment is None else settings.environment)
+        environment["EAGLE_EYE_STEPS_FROM"] = settings.steps_from
         environment.pop(TOKEN_VARIABLE, None)  # a person's token is none of the training script's business
         self._cwd = settings.working_dir or Path.cwd()
         self._command = parse_training_command(settings.command, self._cwd, environment.get("PATH"))

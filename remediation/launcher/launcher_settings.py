@@ -69,6 +69,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     every optimizer of torch imports at its first use (a second of work). Without torch nobody serves the ranks' store."""
     console: bool = True
     """Print the log of rank 0, each line with its worker's name in front."""
+    steps_from: str = "marks"
+    """What tells the steps: `marks` of the script, or each step of its `optimizer`, for one that makes no marks."""
     stall: StallConfig = StallConfig()
     """When a worker that makes no progress is suspected, and how long it is waited for: the deployment's."""
     stream: StreamConfig = StreamConfig()

@@ -23,11 +23,13 @@ def command(config: Config, training_command: tuple[str, ...], **given: Any) -> 
     lie in a temporary directory; --run-dir counts for other commands only.
 
     Nothing changes in the script: crashes, hangs and the machine are watched. Two lines in its loop
-    (`monitor = eagle_eye.monitor()`, `for batch in monitor.steps(loader)`) add loss, throughput, phases and stragglers.
+    (`monitor = eagle_eye.monitor()`, `for batch in monitor.steps(loader)`) add loss, throughput, phases and stragglers; without
+    a change, `--steps-from optimizer` adds all but the loss.
 
     \b
     Examples:
       eagle-eye run --nproc-per-node 4 -- python train.py
+      eagle-eye run --nproc-per-node 4 --steps-from optimizer -- python train.py
       eagle-eye run --heal none -- python -m my.train --lr 3e-4
     """
     clock = SystemClock()

@@ -81,5 +81,5 @@ def test_what_fails_or_hangs_is_told_and_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_is_not_there_cannot_be_left_out() -> None:
-    with pytest.raises(ConfigError, match="no such collector; there are fabric, gpu, host"):
+    with pytest.raises(ConfigError, match="no such collector; there are collective, fabric, gpu, host"):
         left_out(Config(), ["gqu"])

@@ -1,0 +1,145 @@
+"""Steps of a script that marks none: from one step of its optimizer to the next, with their data, forward, backward and optimizer phases.
+
+A loop of torch calls three things, whatever framework is around it: `DataLoader`'s iterator, `torch.autograd.backward` and `Optimizer.step`. The
+third has hooks for everybody (torch.optim.optimizer.register_optimizer_step_pre_hook), around the other two a function is put. Nothing here
+raises into the script, and everything that it calls is called as before. A script that begins a step itself is left alone from then on.
+"""
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from .probe import Monitor
+
+_log = logging.getLogger("eagle_eye.probe")
+VARIABLE = "EAGLE_EYE_STEPS_FROM"
+OPTIMIZER = "optimizer"
+"""Its value that asks for this."""
+OTHERS = 3
+"""Steps of another optimizer in succession after which that one leads: the first is not used any more."""
+
+
+def begin(monitor: Monitor, environment: Mapping[str, str]) -> None:
+    """Watch this process's loop, as soon as torch is imported; without EAGLE_EYE_STEPS_FROM=optimizer or a ring, do nothing."""
+    if environment.get(VARIABLE) != OPTIMIZER or not monitor.watched:
+        return
+    steps = OptimizerSteps(monitor)
+    if "torch" in sys.modules:
+        steps.install()
+    else:
+        sys.meta_path.insert(0, _AfterImport("torch", steps.install))
+
+
+class OptimizerSteps:
+    """Marks the steps of the thread that trains."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._number = -1
+        """Of the step that we have begun."""
+        self._thread = 0
+        self._leader = 0
+        """Id of the optimizer whose steps are counted."""
+        self._others = 0
+        self._over = False
+
+    def install(self) -> None:
+        """Put the functions around torch's, for the life of the process. Never raises."""
+        try:
+            from torch import autograd
+            from torch.optim import optimizer
+            from torch.utils.data import dataloader
+
+            optimizer.register_optimizer_step_pre_hook(self._before_step)
+            optimizer.register_optimizer_step_post_hook(self._after_step)
+            autograd.backward = self._around(autograd.backward, "backward")
+            iterator: Any = dataloader._BaseDataLoaderIter
+            iterator.__next__ = self._around(iterator.__next__, "data")
+            atexit.register(self._monitor.stop)  # the loop is over: what the script does not do is no hang
+        except Exception:  # noqa: BLE001 - another torch: the script runs on unwatched
+            self._over = True
+            _log.warning("eagle-eye: this torch has other parts than expected: steps are not counted", exc_info=True)
+
+    def _around(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        """The same function; while it runs the loop is in that phase, and behind it in `forward`."""
+
+        @functools.wraps(function)
+        def marked(*arguments: Any, **named: Any) -> Any:
+            watched = not self._over and self._enter(phase)
+            try:
+                return function(*arguments, **named)
+            finally:
+                if watched:
+                    self._monitor.mark("forward")
+
+        return marked
+
+    def _enter(self, phase: str) -> bool:
+        """False where nothing is to be marked: another thread, or a script that marks its steps itself."""
+        if self._monitor.step != self._number:
+            self._over = True
+            return False
+        if self._number < 0:
+            if phase == "data":  # of an evaluation before the training, it may be
+                return False
+            self._thread, self._number = threading.get_ident(), 0
+            self._monitor.begin(0)
+        if self._thread != threading.get_ident():
+            return False
+        self._monitor.mark(phase)
+        return True
+
+    def _before_step(self, optimizer: object, _arguments: object, _named: object) -> None:
+        if not self._over and self._enter(OPTIMIZER):
+            self._follow(id(optimizer))
+
+    def _after_step(self, optimizer: object, _arguments: object, _named: object) -> None:
+        if self._over or self._number < 0 or self._thread != threading.get_ident() or self._monitor.step != self._number:
+            return
+        if id(optimizer) == self._leader:
+            self._monitor.end()
+            self._number += 1
+            self._monitor.begin(self._number)
+        self._monitor.mark("forward")
+
+    def _follow(self, optimizer: int) -> None:
+        """Of several optimizers the first one counts, as long as it is used."""
+        self._others = 0 if optimizer == self._leader else self._others + 1
+        if self._leader == 0 or self._others > OTHERS:
+            self._leader, self._others = optimizer, 0
+
+
+class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Calls a function once a module is imported, and is gone before."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+        self._loader: Any = None
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002
+        """Of the module that is waited for: as everybody else finds it, with a loader that is ours."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        found: importlib.machinery.ModuleSpec | None = importlib.util.find_spec(fullname)
+        if found is not None:
+            self._loader, found.loader = found.loader, self
+        return found
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then()

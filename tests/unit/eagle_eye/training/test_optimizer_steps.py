@@ -1,0 +1,184 @@
+"""Steps of loops that mark none: what torch itself is called with is enough to count them."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.data import DataLoader, dataloader
+
+from eagle_eye.training import optimizer_steps
+from eagle_eye.training.optimizer_steps import OTHERS, OptimizerSteps
+from eagle_eye.training.probe import Monitor
+from eagle_eye.training.ring_buffer import RingReader, RingWriter, StepRecord
+
+
+class Watched:
+    """A process whose steps are counted."""
+
+    def __init__(self, monitor: Monitor, reader: RingReader) -> None:
+        self.monitor = monitor
+        self._reader = reader
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        return self._reader.steps(-1)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [step.number for step in self.steps]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """With torch as it was before, afterwards."""
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", dataloader._BaseDataLoaderIter.__next__)
+    monkeypatch.setattr(optimizer_steps.atexit, "register", lambda function: None)
+    for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(torch_optimizer, hooks, type(getattr(torch_optimizer, hooks))())
+    writer = RingWriter.create(tmp_path / "ring", worker="run/a/0", offset_ns=0)
+    with RingReader.open(tmp_path / "ring") as reader:
+        monitor = Monitor(writer)
+        OptimizerSteps(monitor).install()
+        yield Watched(monitor, reader)
+
+
+def model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    made = torch.nn.Linear(4, 1)
+    return made, torch.optim.SGD(made.parameters(), lr=0.01)
+
+
+def train(made: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int, micro_batches: int = 1) -> None:
+    loader = DataLoader(torch.ones(steps * micro_batches, 4), batch_size=1)
+    for number, batch in enumerate(loader):
+        made(batch).sum().backward()
+        if (number + 1) % micro_batches == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_each_step_of_the_optimizer_is_a_step_with_its_phases(watched: Watched) -> None:
+    train(*model(), steps=5)
+    assert watched.numbers == [0, 1, 2, 3, 4]
+    for step in watched.steps[1:]:
+        phases = {name for name, seconds in step.values.items() if seconds > 0.0}
+        assert phases >= {"step_s", "data_s", "forward_s", "backward_s", "optimizer_s"}
+        assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+
+
+def test_micro_batches_are_no_steps(watched: Watched) -> None:
+    train(*model(), steps=3, micro_batches=4)
+    assert watched.numbers == [0, 1, 2]
+
+
+def test_of_two_optimizers_the_first_one_counts(watched: Watched) -> None:
+    generator, critic = model(), model()
+    for _ in range(4):
+        train(*critic, steps=1)
+        train(*generator, steps=1)
+    assert watched.numbers == [0, 1, 2, 3]
+
+
+def test_one_that_is_not_used_any_more_counts_no_longer(watched: Watched) -> None:
+    """Warm-up with one optimizer, training with another."""
+    train(*model(), steps=2)
+    train(*model(), steps=OTHERS + 5)
+    assert watched.numbers == list(range(2 + 5))
+
+
+def test_a_closure_is_part_of_its_step(watched: Watched) -> None:
+    made = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(made.parameters(), max_iter=3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = made(torch.ones(2, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    assert watched.numbers == [0, 1, 2]
+
+
+def test_an_evaluation_before_the_training_begins_no_step_and_one_within_it_is_movement(watched: Watched) -> None:
+    made, optimizer = model()
+    loader = DataLoader(torch.ones(8, 4))
+    list(loader)
+    assert watched.monitor.status()["running"] is False
+    train(made, optimizer, steps=2)
+    marks = watched.monitor.status()["marks"]
+    list(loader)
+    assert watched.monitor.status()["marks"] > marks + 8
+    assert watched.numbers == [0, 1]
+
+
+def test_a_script_that_marks_its_steps_is_left_alone(watched: Watched) -> None:
+    made, optimizer = model()
+    for _ in watched.monitor.steps(range(3), start=100):
+        train(made, optimizer, steps=2)
+    assert watched.numbers == [100, 101, 102]
+
+
+def test_a_script_that_begins_to_mark_later_is_left_alone_from_then_on(watched: Watched) -> None:
+    made, optimizer = model()
+    train(made, optimizer, steps=2)
+    for _ in watched.monitor.steps(range(3), start=100):
+        train(made, optimizer, steps=2)
+    train(made, optimizer, steps=2)
+    assert watched.numbers == [0, 1, 100, 101, 102]
+
+
+def test_another_thread_that_trains_something_else_counts_nothing(watched: Watched) -> None:
+    train(*model(), steps=1)
+    other = threading.Thread(target=lambda: train(*model(), steps=4))
+    other.start()
+    other.join()
+    train(*model(), steps=OTHERS + 2)
+    assert watched.numbers == [0, 1, 2]
+
+
+def test_exceptions_of_the_script_pass_through(watched: Watched) -> None:
+    made, optimizer = model()
+    with pytest.raises(RuntimeError, match="element 0 of tensors"):
+        torch.ones(1).backward()
+    train(made, optimizer, steps=2)
+    assert watched.numbers == [0, 1]
+
+
+def test_a_loader_ends_as_ever(watched: Watched) -> None:
+    train(*model(), steps=1)
+    assert [len(batch) for batch in DataLoader(torch.ones(5, 4), batch_size=2)] == [2, 2, 1]
+
+
+def test_a_torch_with_other_parts_runs_unwatched(watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.delattr(torch_optimizer, "register_optimizer_step_pre_hook")
+    steps = OptimizerSteps(watched.monitor)
+    steps.install()
+    assert "steps are not counted" in caplog.text
+
+
+@pytest.mark.parametrize("environment", [{}, {"EAGLE_EYE_STEPS_FROM": ""}, {"EAGLE_EYE_STEPS_FROM": "marks"}])
+def test_nothing_is_put_around_torch_where_nobody_asked(watched: Watched, environment: dict[str, str]) -> None:
+    before = torch.autograd.backward
+    optimizer_steps.begin(watched.monitor, environment)
+    assert torch.autograd.backward is before
+
+
+def test_a_module_that_is_imported_later_is_watched_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "later_torch.py").write_text("value = 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[ModuleType] = []
+    finder = optimizer_steps._AfterImport("later_torch", lambda: seen.append(sys.modules["later_torch"]))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    import later_torch
+
+    assert seen == [later_torch]
+    assert later_torch.value == 3
+    assert finder not in sys.meta_path
+    assert type(later_torch.__spec__.loader).__name__ == "SourceFileLoader"
