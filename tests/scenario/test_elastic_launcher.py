@@ -52,9 +52,16 @@ class ElasticCluster(LauncherCluster):
         return next((words for words in reversed(self.said(worker)) if "step" in words), {"step": -1, "world": 0, "epoch": 0})
 
     def trains(self, world: int, worker: str) -> int:
-        """Wait until that many workers have committed a step together; returns its number."""
-        wait_until(f"a step of {world}", lambda: self.newest(worker)["world"] == world)
-        return int(self.newest(worker)["step"])
+        """Wait until that many workers have committed a step together, from the newest one on; returns its number.
+
+        All steps since then are looked through: on a busy machine a lost worker may be replaced between two looks.
+        """
+        begin = max(0, len(self.said(worker)) - 1)
+
+        def done() -> list[int]:
+            return [words["step"] for words in self.said(worker)[begin:] if "step" in words and words["world"] == world]
+
+        return int(wait_until(f"a step of {world}", done)[-1])
 
     def stands(self, worker: str) -> bool:
         """No step for several times as long as one takes."""

@@ -150,7 +150,7 @@ def enlarge(page: Page, *, pressed: Callable[[], None] = lambda: None) -> None:
     figure = page.locator(".js-plotly-plot").first
     figure.locator(".main-svg").first.wait_for()
     page.wait_for_function(QUIET)
-    figure.scroll_into_view_if_needed()
+    figure.evaluate("figure => figure.scrollIntoView({block: 'center'})")  # at once: the page may draw the figure anew at any moment
     box = figure.bounding_box()
     assert box is not None
     y = box["y"] + box["height"] / 2
