@@ -1,5 +1,6 @@
 """What is left when a job cannot go on in place: too few workers, and no room for their state; a state that nobody holds any more."""
 
+import contextlib
 import json
 import os
 import resource
@@ -70,7 +71,7 @@ def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
     assert launcher.poll() is None, "the job waits for room"
 
     for slot in (0, 2):
-        if pids[slot] in living(cluster.run):
+        with contextlib.suppress(ProcessLookupError):  # one of them saves, and the other is gone or goes at this moment
             fill(pids[slot], resource.RLIM_INFINITY)
     assert launcher.wait(DEADLINE_S) == 1
     failed = cluster.events("job.failed")[0].message
