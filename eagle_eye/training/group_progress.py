@@ -1,7 +1,10 @@
 """How far a worker is in each of its process groups, written once a second beside its probe's socket, for the agent to read.
 
 torch keeps the numbers anyway, in its flight recorder; to read them takes 10 µs and stops nobody. Nothing is asked of the worker, so one that
-hangs or is stopped costs its reader nothing: its file grows old. EAGLE_EYE_GROUPS=0 leaves it out.
+hangs or is stopped costs its reader nothing: its file grows old.
+
+It is asked for with EAGLE_EYE_GROUPS=1: a process whose thread computes and writes each second shows movement, and whoever looks whether its main
+thread hangs cannot tell that from work yet.
 """
 
 import atexit
@@ -39,7 +42,7 @@ def path_beside(probe_socket: str) -> str:
 
 def begin(path: str, environment: Mapping[str, str]) -> None:
     """Write from a daemon thread, from when torch has process groups to the end of the process."""
-    if environment.get("EAGLE_EYE_GROUPS") == "0":
+    if environment.get("EAGLE_EYE_GROUPS") != "1":
         return
     over = threading.Event()
     thread = threading.Thread(target=_write_each_second, args=(Path(path), over), name="eagle-eye-groups", daemon=True)
