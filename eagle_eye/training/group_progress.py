@@ -118,11 +118,9 @@ class GroupProgressReader:
 
     def _statuses(self, c10d: Any, now: int) -> Iterator[tuple[tuple[str, str], Mapping[str, str]]]:
         found = []
-        for backend, name in DUMPS.items():
-            dump = getattr(c10d, name, None)
-            if dump is not None:
-                status = json.loads(dump(False, False)).get("pg_status") or {}
-                found += [((backend, number), of_group) for number, of_group in status.items()]
+        for backend, dump in _dumps(c10d):
+            status = json.loads(dump(False, False)).get("pg_status") or {}
+            found += [((backend, number), of_group) for number, of_group in status.items()]
         if any(place not in self._names for place, _ in found) and now - self._searched_ns >= self._search_s * 1e9:
             self._searched_ns, self._search_s = now, min(SEARCH_LONGEST_S, 2 * self._search_s)
             self._search(c10d)
@@ -130,11 +128,9 @@ class GroupProgressReader:
 
     def _search(self, c10d: Any) -> None:
         """The status tells groups by numbers of the backend's own; the entries of the ring have both."""
-        for backend, name in DUMPS.items():
-            dump = getattr(c10d, name, None)
-            if dump is not None:
-                for number, group in _NAMED.findall(dump(True, False)):
-                    self._names[backend, number.decode()] = group.decode()
+        for backend, dump in _dumps(c10d):
+            for number, group in _NAMED.findall(dump(True, False)):
+                self._names[backend, number.decode()] = group.decode()
 
     def _position(self, place: tuple[str, str], status: Mapping[str, str], now: int) -> dict[str, int]:
         begun, over = max(0, int(status["last_enqueued_collective"])), max(0, int(status["last_completed_collective"]))
@@ -146,3 +142,8 @@ class GroupProgressReader:
             since = now
         self._since[place] = over, since
         return {"begun": begun, "over": over, "pending_ns": now - since}
+
+
+def _dumps(c10d: Any) -> Iterator[tuple[str, Callable[[bool, bool], bytes]]]:
+    """(backend, its recorder's dump) of those that this torch was built with."""
+    yield from ((backend, getattr(c10d, name)) for backend, name in DUMPS.items() if hasattr(c10d, name))
