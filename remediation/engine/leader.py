@@ -7,9 +7,10 @@ leader that was elected just now has not received every session yet and must not
 import asyncio
 import itertools
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ from eagle_eye.rpc.control_messages import (
 from eagle_eye.types import Demand, Layout, Notice, Plan
 from eagle_eye.types.entity import Name, Number
 from remediation.launcher.event_log import EventLog, Write
+from remediation.launcher.job_declaration import LOST
 
 from .job_ownership import JobOwnership
 
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_RETURN = 15.0
 """Session leases within which everybody must have come back to a new leader."""
+MISSED_LEASES = 3.0
+"""A node's agent may be seen to go so much later than its launcher, whose job has gone on without the node by then."""
 
 
 def ignore_notice(_: Notice) -> None:
@@ -50,6 +54,14 @@ class OperatorApi(Protocol):
     def status(self) -> Body: ...
     def order(self, order: OperatorCommand) -> Body: ...
     def pending_plans(self, question: PendingPlansQuery) -> Body: ...
+
+
+class _Gone(NamedTuple):
+    """Whose session ended, why, and in which jobs that counts."""
+
+    peer: Peer
+    reason: str
+    jobs: frozenset[str]
 
 
 SendCommand = Callable[[Peer, Command, float], Any]
@@ -79,8 +91,10 @@ class Leader:
         self._jobs: dict[str, JobRecord] = ledger.jobs()
         self._inherited = set(self._jobs)
         """Jobs of the leader before: a launcher or agent of them that has not come back in time was lost between the two."""
-        self._gone: dict[tuple[str, str, str], tuple[Peer, str]] = {}
-        """Who went while this leader was too young to call it lost, and why: it may come back."""
+        self._gone: dict[tuple[str, str, str], _Gone] = {}
+        """Who went while this leader was too young to call it lost: it may come back."""
+        self._missed: dict[tuple[str, str], float] = {}
+        """(node, job) → monotonic time when the job went on without the node, since it was lost; until it takes part again."""
         self.ownership = JobOwnership(ledger, clock, notify, self._tell_job_of_refusal)
         for record in self._jobs.values():
             self.ownership.inherit(record.layout)
@@ -139,15 +153,15 @@ class Leader:
         if self.old_enough:
             self._tell("session.lost", peer, f"the session of the {peer} ended: {reason}")
         else:
-            self._gone[peer.key] = peer, reason
+            self._gone[peer.key] = _Gone(peer, reason, self._jobs_of(peer, late=True))
             log.info("the %s is gone, but this leader is too young to call it lost", peer)
 
     def settle(self) -> None:
         """Called now and then: once old enough, call those lost who did not come back, to this leader at all or after they went."""
         if not self.old_enough or self._still_coming:
             return
-        for peer, reason in self._gone.values():
-            self._tell("session.lost", peer, f"the session of the {peer} ended: {reason}")
+        for gone in self._gone.values():
+            self._tell("session.lost", gone.peer, f"the session of the {gone.peer} ended: {gone.reason}", gone.jobs)
         for job in self._inherited:
             self._inherited_lost(job)
         self._gone.clear()
@@ -159,8 +173,9 @@ class Leader:
                 if (role, node, of) not in self._peers.keys() | self._gone.keys():
                     self._tell("session.lost", Peer(role=role, node=node, job=of), f"the {role} on {node} did not come back to the new leader")
 
-    def _tell(self, name: str, peer: Peer, message: str) -> None:
-        for job in [peer.job] if peer.job else self._jobs_on(peer.node):
+    def _tell(self, name: str, peer: Peer, message: str, jobs: frozenset[str] = frozenset()) -> None:
+        """In its jobs, and in `jobs`; in the record of the idle node where there are none."""
+        for job in sorted(jobs | self._jobs_of(peer, late=name == "session.lost")) or [f"idle/{peer.node}"]:
             self._event_log(job).of_node(name, peer.node, message, {"role": peer.role, "incarnation": peer.incarnation})
 
     def _tell_job_of_refusal(self, job: str, peer: Peer, message: str, attributes: Mapping[str, str]) -> None:
@@ -169,8 +184,19 @@ class Leader:
     def _event_log(self, job: str) -> EventLog:
         return EventLog(job, self._node, self._incarnation, self._clock, self._write, self._numbers)
 
-    def _jobs_on(self, node: str) -> list[str]:
-        return [job for job, facts in self._jobs.items() if node in facts.layout.nodes] or [f"idle/{node}"]
+    def _jobs_of(self, peer: Peer, *, late: bool) -> frozenset[str]:
+        """A launcher's job; of an agent those that its node takes part in, and those that went on without it; `late`: that just did."""
+        if peer.job:
+            return frozenset([peer.job])
+        since = self._clock.monotonic() - MISSED_LEASES * self._lease_s if late else -math.inf
+        jobs = list(self._jobs.items())
+        return frozenset(job for job, facts in jobs if peer.node in facts.layout.nodes or self._missed.get((peer.node, job), -math.inf) > since)
+
+    def _note_missed(self, job: str, before: Layout, layout: Layout) -> None:
+        if layout.reason == LOST and layout.epoch > before.epoch:
+            self._missed.update(dict.fromkeys([(node, job) for node in set(before.nodes) - set(layout.nodes)], self._clock.monotonic()))
+        for node in layout.nodes:
+            self._missed.pop((node, job), None)
 
     # --- requests of launchers ---------------------------------------------------------------------------------------
 
@@ -226,6 +252,8 @@ class Leader:
         self.ownership.declare(peer, layout)
         self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand, facts.coordinator)
         self._jobs[layout.job] = facts
+        if known is not None:
+            self._note_missed(layout.job, known.layout, layout)
         self._operator.declare_job(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
         return {}
 

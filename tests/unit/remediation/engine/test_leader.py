@@ -14,7 +14,7 @@ from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, Peer
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Demand, Event, Layout, RankPlacement
 from fakes.sample_values import JOB, a_layout
-from remediation.engine.leader import LONGEST_RETURN, Leader
+from remediation.engine.leader import LONGEST_RETURN, MISSED_LEASES, Leader
 
 LEASE_S = 2.0
 OLD_S = 2 * LEASE_S
@@ -117,6 +117,11 @@ def two_nodes(epoch: int, *, coordinator: str = "node-a", job: str = JOB) -> Lay
     return msgspec.structs.replace(a_layout(epoch, coordinator), job=job, launchers=launchers, placements=places)
 
 
+def without_node_b(epoch: int, reason: str) -> Layout:
+    whole = two_nodes(epoch)
+    return msgspec.structs.replace(whole, reason=reason, launchers={"node-a": "node-a:7000"}, placements=whole.placements[:1])
+
+
 # --- the voice ---------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +195,36 @@ def test_an_agent_is_told_in_every_job_on_its_node(old: LeaderHarness) -> None:
     assert [job for *_, job in old.events()] == ["idle/node-b", JOB, OTHER]
 
 
+def test_an_agent_that_is_seen_to_go_just_after_its_job_went_on_without_the_node_is_told_in_the_job(old: LeaderHarness) -> None:
+    """Else one of the signs that the node is lost would never come."""
+    old.report(two_nodes(1))
+    old.report(without_node_b(2, "node lost"))
+    old.clock.advance(LEASE_S)
+    old.leader.lost(agent("node-b"), "closed")
+    assert old.events() == [("session.lost", "agent", "node-b", JOB)]
+    old.clock.advance(100 * LEASE_S)
+    old.leader.opened(agent("node-b"))
+    assert old.events()[1:] == [("session.opened", "agent", "node-b", JOB)], "whoever took it for lost learns that it is back"
+
+
+@pytest.mark.parametrize(("reason", "leases"), [("resize", 1.0), ("node lost", MISSED_LEASES)])
+def test_twin_an_agent_that_goes_long_after_or_whose_node_was_released_is_not_told_in_the_job(old: LeaderHarness, reason: str, leases: float) -> None:
+    old.report(two_nodes(1))
+    old.report(without_node_b(2, reason))
+    old.clock.advance(leases * LEASE_S)
+    old.leader.lost(agent("node-b"), "closed")
+    assert old.events() == [("session.lost", "agent", "node-b", "idle/node-b")]
+
+
+def test_twin_a_node_that_takes_part_again_is_told_as_any_other(old: LeaderHarness) -> None:
+    old.report(two_nodes(1))
+    old.report(without_node_b(2, "node lost"))
+    old.report(two_nodes(3))
+    old.report(without_node_b(4, "resize"))
+    old.leader.lost(agent("node-b"), "closed")
+    assert old.events() == [("session.lost", "agent", "node-b", "idle/node-b")]
+
+
 # --- after a change of leaders -----------------------------------------------------------------------------------------
 
 
@@ -221,6 +256,16 @@ def test_who_goes_while_the_leader_is_young_is_lost_unless_it_comes_back(harness
     new.settle()
     new.settle()
     assert harness.events() == [("session.lost", "agent", "node-b", JOB)], "said once"
+
+
+def test_who_went_while_the_leader_was_young_is_told_in_the_job_that_went_on_without_it_meanwhile(harness: LeaderHarness) -> None:
+    harness.report(two_nodes(1))
+    new = harness.elect(term=2)
+    new.lost(agent("node-b"), "closed")
+    harness.report(without_node_b(2, "node lost"))
+    harness.clock.advance(MISSED_LEASES * OLD_S)
+    new.settle()
+    assert ("session.lost", "agent", "node-b", JOB) in harness.events()
 
 
 def test_as_long_as_others_come_back_nobody_is_late_but_not_for_ever(harness: LeaderHarness) -> None:
