@@ -3,8 +3,8 @@
 torch keeps the numbers anyway, in its flight recorder; to read them takes 10 µs and stops nobody. Nothing is asked of the worker, so one that
 hangs or is stopped costs its reader nothing: its file grows old.
 
-It is asked for with EAGLE_EYE_GROUPS=1: a process whose thread computes and writes each second shows movement, and whoever looks whether its main
-thread hangs cannot tell that from work yet.
+The thread is marked as ours: what it computes and writes each second is not the script's work, and whoever looks whether that hangs leaves it out.
+EAGLE_EYE_GROUPS=0 leaves the whole out.
 """
 
 import atexit
@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from eagle_eye.service_thread import mark_service_thread
 
 _log = logging.getLogger("eagle_eye.probe")
 EVERY_S = 1.0
@@ -42,7 +44,7 @@ def path_beside(probe_socket: str) -> str:
 
 def begin(path: str, environment: Mapping[str, str]) -> None:
     """Write from a daemon thread, from when torch has process groups to the end of the process."""
-    if environment.get("EAGLE_EYE_GROUPS") != "1":
+    if environment.get("EAGLE_EYE_GROUPS") == "0":
         return
     over = threading.Event()
     thread = threading.Thread(target=_write_each_second, args=(Path(path), over), name="eagle-eye-groups", daemon=True)
@@ -57,6 +59,7 @@ def _end(over: threading.Event, thread: threading.Thread) -> None:
 
 
 def _write_each_second(path: Path, over: threading.Event) -> None:
+    mark_service_thread()
     progress, faults = GroupProgressReader(), 0
     while faults < FAULTS and not over.wait(EVERY_S):
         try:

@@ -31,8 +31,7 @@ enabled = false
 @pytest.fixture(scope="module")
 def demo_job() -> Iterator[DemoJob]:
     """Two nodes with two workers each, at work."""
-    with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory(prefix="mesh") as folder:
-        environment.setenv("EAGLE_EYE_GROUPS", "1")
+    with tempfile.TemporaryDirectory(prefix="mesh") as folder:
         command = (sys.executable, str(MESH_LOOP), str(Path(folder) / LATE))
         made = DemoJob(folder=Path(folder), config=CONFIG, command=command, job="test/mesh", launch=("--preload", "none"), clock=SystemClock())
         try:
