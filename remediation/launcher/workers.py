@@ -27,8 +27,9 @@ from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, 
 from .worker_process import Worker
 from .zygote_client import ZygoteLink, kill_group
 
-STATUS_S = 0.05
-"""How long an exit status is waited for where the kernel does not show it at once."""
+STATUS_S = 5.0
+"""A process that is gone was reaped by the zygote: its word of how it ended is under way, however busy the machine, or else the zygote is lost, which
+is heard of, too. An end without a code would be taken for a death, also of a worker that was done."""
 WORDS_S = 0.02
 """How long an exit code that nobody has explained waits for the exception that may be under way in the inbox ..."""
 WORDS_LONGEST_S = 5.0

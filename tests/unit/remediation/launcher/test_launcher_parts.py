@@ -148,6 +148,28 @@ def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) ->
     assert asyncio.run(play()) == [7 << 8]
 
 
+@pytest.mark.parametrize("status", [0, int(signal.SIGKILL)])
+def test_a_worker_that_is_gone_is_told_once_its_zygote_says_how_it_ended(tmp_path: Path, status: int) -> None:
+    """The zygote has reaped it and was held up before it could say so: who was done is not dead."""
+
+    async def end() -> list[int | None]:
+        told: list[int | None] = []
+        workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.append(status))
+        pid = 1 << 22  # above the kernel's highest: gone
+        workers._by_pid[pid] = Worker(
+            place=RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
+            log=tmp_path, log_from=0, ring=tmp_path / "ring", socket=tmp_path, began=0.0,
+        )  # fmt: skip
+        workers._watch.watch(pid)
+        loop = asyncio.get_running_loop()
+        said = loop.create_future()
+        loop.call_later(0.2, lambda: (workers.exited(pid, status), said.set_result(None)))
+        await said
+        return told
+
+    assert asyncio.run(end()) == [status]
+
+
 def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path: Path) -> None:
     """The pid of a reaped worker may be a stranger's by now."""
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
