@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -46,8 +47,8 @@ class OptimizerSteps:
         self._number = -1
         """Of the step that we have begun."""
         self._thread = 0
-        self._leader = 0
-        """Id of the optimizer whose steps are counted."""
+        self._leader: Callable[[], object] = lambda: None
+        """Gives the optimizer whose steps are counted, None where it is gone: held weakly, and its id may be the next one's."""
         self._others = 0
         self._over = False
 
@@ -99,22 +100,23 @@ class OptimizerSteps:
 
     def _before_step(self, optimizer: object, _arguments: object, _named: object) -> None:
         if not self._over and self._enter(OPTIMIZER):
-            self._follow(id(optimizer))
+            self._follow(optimizer)
 
     def _after_step(self, optimizer: object, _arguments: object, _named: object) -> None:
         if self._over or self._number < 0 or self._thread != threading.get_ident() or self._monitor.step != self._number:
             return
-        if id(optimizer) == self._leader:
+        if optimizer is self._leader():
             self._monitor.end()
             self._number += 1
             self._monitor.begin(self._number)
         self._monitor.mark("forward")
 
-    def _follow(self, optimizer: int) -> None:
+    def _follow(self, optimizer: object) -> None:
         """Of several optimizers the first one counts, as long as it is used."""
-        self._others = 0 if optimizer == self._leader else self._others + 1
-        if self._leader == 0 or self._others > OTHERS:
-            self._leader, self._others = optimizer, 0
+        leader = self._leader()
+        self._others = 0 if optimizer is leader else self._others + 1
+        if leader is None or self._others > OTHERS:
+            self._leader, self._others = weakref.ref(optimizer), 0
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -1,5 +1,6 @@
 """Steps of loops that mark none: what torch itself is called with is enough to count them."""
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -86,9 +87,18 @@ def test_of_two_optimizers_the_first_one_counts(watched: Watched) -> None:
 
 def test_one_that_is_not_used_any_more_counts_no_longer(watched: Watched) -> None:
     """Warm-up with one optimizer, training with another."""
-    train(*model(), steps=2)
-    train(*model(), steps=OTHERS + 5)
+    warm_up, training = model(), model()
+    train(*warm_up, steps=2)
+    train(*training, steps=OTHERS + 5)
     assert watched.numbers == list(range(2 + 5))
+
+
+def test_behind_one_that_is_gone_the_next_one_counts_at_once(watched: Watched) -> None:
+    """Whatever its id is: it may be that of the one that is gone."""
+    train(*model(), steps=2)
+    gc.collect()
+    train(*model(), steps=3)
+    assert watched.numbers == list(range(2 + 3))
 
 
 def test_a_closure_is_part_of_its_step(watched: Watched) -> None:
@@ -135,11 +145,12 @@ def test_a_script_that_begins_to_mark_later_is_left_alone_from_then_on(watched: 
 
 
 def test_another_thread_that_trains_something_else_counts_nothing(watched: Watched) -> None:
-    train(*model(), steps=1)
+    ours = model()
+    train(*ours, steps=1)
     other = threading.Thread(target=lambda: train(*model(), steps=4))
     other.start()
     other.join()
-    train(*model(), steps=OTHERS + 2)
+    train(*ours, steps=2)
     assert watched.numbers == [0, 1, 2]
 
 
