@@ -118,6 +118,7 @@ class Stall:
     def _take(self, event: Event) -> Iterator[Claim]:
         if why := ends_epoch(event):
             self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
+            yield from self._tell_stops()
             self._forget()
             yield from self._claims.withdraw_all(event.time, why)
         elif event.name == "stall" and event.attributes.get("state") == "T" and (self._is_late(event) or event.attributes.get("ended")):
@@ -137,6 +138,7 @@ class Stall:
             self._reports.pop(event.entity.name, None)
         elif event.name == "restart.delayed":
             self._dead = True  # the job backs off: its workers were ended, and come back with the next epoch
+            yield from self._tell_stops()
             self._reports.clear()
             yield from self._claims.withdraw_all(event.time, "the job backs off before it starts its workers again")
         elif event.name in ("exit", "exception"):
@@ -144,6 +146,12 @@ class Stall:
 
     def _is_late(self, event: Event) -> bool:
         return 0 <= integer_attribute(event, "epoch") < self._epoch
+
+    def _tell_stops(self) -> Iterator[Claim]:
+        """Of the epoch that ends: those that came together with its end, to a server that was behind, were not judged before."""
+        for report in self._reports.values():
+            if report.attributes.get("state") == "T":
+                yield from self._was_stopped(report)
 
     def _was_stopped(self, event: Event) -> Iterator[Claim]:
         """A stop that is over when it is told: its process was ended for another fault. It is told and withdrawn."""

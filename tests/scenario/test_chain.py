@@ -2,6 +2,8 @@
 
 import contextlib
 import resource
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -176,13 +178,28 @@ def test_a_hang_is_restarted_after_its_stacks_were_taken(demo_job: DemoJob) -> N
     assert "_sleep" in stacks, "the place where it hangs"
 
 
-def test_a_stop_on_one_node_just_before_a_kill_on_another_are_both_told_each_with_its_culprit(demo_job: DemoJob) -> None:
-    stopped = drills.stop(demo_job.workers()[0], demo_job.clock)
-    wait(demo_job, "the agent to see it stopped", lambda: any(is_stop_of(event, stopped) for event in demo_job.record.trace.events))  # it looks five times a second
-    killed = drills.kill(demo_job.workers()[3], demo_job.clock)
+@pytest.mark.parametrize("late", [False, True], ids=["", "to a server that is behind"])
+def test_a_stop_on_one_node_just_before_a_kill_on_another_are_both_told_each_with_its_culprit(demo_job: DemoJob, late: bool) -> None:
+    with held(demo_job.cluster.server) if late else contextlib.nullcontext():
+        stopped = drills.stop(demo_job.workers()[0], demo_job.clock)
+        wait(demo_job, "the agent to see it stopped", lambda: any(is_stop_of(event, stopped) for event in demo_job.record.trace.events))  # it looks five times a second
+        begun = epoch(demo_job)
+        killed = drills.kill(demo_job.workers()[3], demo_job.clock)
+        wait(demo_job, "the next epoch", lambda: not late or epoch(demo_job) > begun)
     faults = {("worker stopped", stopped.truth.worker), ("worker killed", killed.truth.worker)}
     wait(demo_job, "both incidents", lambda: faults <= {verdict(kept) for kept in accused_since(demo_job, stopped.truth.time)})
     assert {verdict(kept) for kept in accused_since(demo_job, stopped.truth.time)} == faults
+
+
+@contextlib.contextmanager
+def held(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
+    """It does nothing meanwhile."""
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def is_stop_of(event: Event, stopped: drills.ActiveDrill) -> bool:

@@ -81,6 +81,17 @@ def test_a_stop_that_several_looks_report_is_told_once(found: bool) -> None:
     assert kinds(claims) == [("worker.stopped", "run/node-0/0", True), ("worker.stopped", "run/node-0/0", False)]
 
 
+@pytest.mark.parametrize("end", ["epoch.started", "restart.delayed", "job.failed"])
+@pytest.mark.parametrize("resumed", [False, True], ids=["stopped to the end", "twin that moved again"])
+def test_a_stop_that_a_late_server_reads_together_with_the_end_of_its_epoch_is_told(end: str, resumed: bool) -> None:
+    (event_,) = [each for each in stalls("cccc", state="T", behind=1) if each.attributes["state"] == "T"]
+    moved = [event("resumed", worker("node-0", 0), NOW + 0.1, epoch=1, step=12)] * resumed
+    over = event(end, job(), NOW + 0.2, epoch=2 if end == "epoch.started" else 1, reason="death")
+    claims = run(cut_frame(NOW + 0.3, event_, *moved, over, layout=LAYOUT))
+    told = [("worker.stopped", "run/node-0/0", True), ("worker.stopped", "run/node-0/0", False)]
+    assert kinds(claims) == ([] if resumed else told)
+
+
 @pytest.mark.parametrize(("age_s", "kind"), [(2.0, "job.paused"), (31.0, "job.stalled")])
 def test_twin_all_wait_at_the_same_place_nobody_is_accused(age_s: float, kind: str) -> None:
     assert kinds(run(cut_frame(NOW, *stalls("cccc", age_s=age_s), layout=LAYOUT))) == [(kind, job().name, True)]
