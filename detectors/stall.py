@@ -41,6 +41,7 @@ from .features.worker_positions import (
     Truths,
     WaitingRounds,
     WorkerPositions,
+    awaited,
     elsewhere,
     fewest,
     finished_rows,
@@ -325,7 +326,7 @@ class Stall:
             yield from self._accuse(at, frame, np.zeros_like(hung) if (hung | at.finished).all() and hung.sum() > 1 else hung, 0.95)
             return
         suspects, accused = self._suspects(at)
-        pausing = suspects & np.isin(table[:, PHASE], PAUSES)
+        pausing = suspects & ~at.waiting & np.isin(table[:, PHASE], PAUSES)
         if pausing.any() and not accused.any() and self._patient(table[pausing]):
             if (table[pausing, PHASE] == DATA).any():
                 yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
@@ -337,11 +338,11 @@ class Stall:
 
     def _suspects(self, at: WorkerPositions) -> tuple[Truths, Truths]:
         """Who is furthest behind, and those of them that the others wait for: none when all are alike."""
-        table, left = at.table, ~at.finished
+        table, left = at.table, awaited(at)
         if not np.isfinite(table[left, STEP]).any():
             return left, elsewhere(at)
         behind = left & (table[:, STEP] == fewest(table, left, STEP))
-        pausing = behind & np.isin(table[:, PHASE], PAUSES)
+        pausing = behind & ~at.waiting & np.isin(table[:, PHASE], PAUSES)
         accused = missed_by_most(table, behind, pausing)
         if not accused.any():
             accused = self._overdue(table, pausing) if pausing.any() else furthest_behind(at, behind)

@@ -107,6 +107,14 @@ def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
     return alone
 
 
+def awaited(at: WorkerPositions) -> Truths:
+    """Of whom one is suspected: those that wait for nobody. Who waits for its peers is their victim, however few marks it has set; only where
+    all wait do their positions tell who has never come out of a collective."""
+    left = ~at.finished
+    busy: Truths = left & ~at.waiting & (at.table[:, RUNNING] != 0.0)
+    return busy if busy.any() else left
+
+
 def furthest_behind(at: WorkerPositions, behind: Truths) -> Truths:
     """Workers in the lowest step with the fewest marks that do not wait; none if that would be all of them, or if their marks tell nothing."""
     table = at.table
