@@ -18,7 +18,7 @@ any process of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}
 
 any process of the same uid → probe, unix socket EAGLE_EYE_PROBE_SOCKET
-    status() → {"ok": true, "step": ..., "phase": ..., "marks": ..., ...}    needs no token
+    status() → {"ok": true, "step": ..., "phase": ..., "marks": ..., "running": ..., "in_step": ..., ...}    needs no token
     drill(token, drill, arguments) → {"ok": true} and then the fault, or {"ok": false, "error": ...}
 
 launcher ↔ zygote, inherited socket pair

@@ -58,6 +58,7 @@ class Monitor:
         self._began = self._marked
         self._marks = 0
         self._step = -1
+        self._in_step = False
         self._words[STEP] = -1
         if ring is None:  # there is no reader: cost nothing
             self.mark = self._ignore  # type: ignore[method-assign]
@@ -101,7 +102,7 @@ class Monitor:
     def begin(self, number: int) -> None:
         """Begin step `number` in phase `data`: for loops that cannot use `steps`."""
         try:
-            self._step = number
+            self._step, self._in_step = number, True
             self._values = {}
             self._spent = [0] * len(_INDEX)
             words = self._words
@@ -123,14 +124,14 @@ class Monitor:
             self._ring.set_epoch(epoch)
 
     def end(self) -> None:
-        """End the step and store its record."""
+        """End the step and store its record. Until the next one begins the loop is between two steps, in phase `other`."""
+        self._in_step = False
         if self._ring is None:
             return
         try:
             now = self._clock()
             spent = self._spent
-            spent[self._phase] += now - self._marked
-            self._marked = now
+            self._enter(_OTHER, now)
             values = self._values
             values[_STEP_S] = (now - self._began) / 1e9
             for column, nanoseconds in enumerate(spent, _FIRST_PHASE):
@@ -148,7 +149,10 @@ class Monitor:
 
     def stop(self) -> None:
         """The loop is over: no progress is no stall from here on."""
+        self._in_step = False
         try:
+            if self._ring is not None:
+                self._enter(_OTHER, self._clock())
             self._words[RUNNING] = -abs(self._words[RUNNING])
             self._store_held()
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
@@ -156,7 +160,7 @@ class Monitor:
 
     def mark(self, phase: str) -> None:
         """From here on the loop is in `phase` (one of messages.PHASES), until the next mark."""
-        try:
+        try:  # `_enter`, written out: a loop calls nothing of ours as often as this
             index = _INDEX[phase]
             now = self._clock()
             self._spent[self._phase] += now - self._marked
@@ -200,14 +204,15 @@ class Monitor:
     # --- what the rest of eagle_eye.training calls ------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What the probe's socket answers."""
+        """What the probe's socket answers. running: in the training loop, from its first step until it is over; in_step: and not between two steps."""
         words = self._words
         return {
             "pid": os.getpid(),
             "step": words[STEP],
             "phase": messages.PHASES[words[PHASE]],
             "marks": words[MARKS],
-            "running": bool(words[RUNNING]),
+            "running": words[RUNNING] > 0,
+            "in_step": self._in_step,
             "completed": words[DONE],
             "faults": words[FAULTS],
         }
@@ -221,7 +226,19 @@ class Monitor:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""
         self._ring = None
         self._words = memoryview(bytearray(64)).cast("q")
+        self._words[STEP] = -1
         self.mark = self._ignore  # type: ignore[method-assign]
+
+    def _enter(self, index: int, now: int) -> None:
+        """The phase until now gets its time; from now on it is this one."""
+        self._spent[self._phase] += now - self._marked
+        self._phase = index
+        self._marked = now
+        self._marks = marks = self._marks + 1
+        words = self._words
+        words[MARKED] = now
+        words[PHASE] = index
+        words[MARKS] = marks
 
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""

@@ -105,6 +105,44 @@ def test_the_moment_can_be_read_inside_a_step(watched: Watched, clock: Clock) ->
         assert reader.now().marks == before + 1
 
 
+def where(monitor: Monitor) -> tuple[int, str, bool, bool]:
+    status = monitor.status()
+    return status["step"], status["phase"], status["running"], status["in_step"]
+
+
+def test_status_tells_where_the_loop_is_and_when_it_is_over(watched: Watched, clock: Clock) -> None:
+    monitor, reader = watched
+    assert where(monitor) == (-1, "other", False, False)
+    monitor.begin(7)
+    monitor.mark("optimizer")
+    assert where(monitor) == (7, "optimizer", True, True)
+    clock.pass_ms(3)
+    monitor.end()
+    assert where(monitor) == (7, "other", True, False), "between two steps: a hang there is one"
+    assert (reader.now().phase, reader.now().last_mark) == ("other", 1.003)
+    with monitor.phase("evaluation"):
+        assert where(monitor) == (7, "evaluation", True, False)
+        clock.pass_ms(50)
+    assert where(monitor) == (7, "other", True, False), "it is not in the optimizer again"
+    monitor.begin(8)
+    monitor.mark("forward")
+    monitor.stop()
+    assert where(monitor) == (8, "other", False, False)
+    with monitor.phase("checkpoint"):
+        assert where(monitor) == (8, "checkpoint", False, False)
+    (record,) = reader.steps(-1)
+    assert record.values == pytest.approx({"step_s": 0.003, "optimizer_s": 0.003}), "an evaluation between two steps is in neither"
+
+
+def test_status_without_a_ring_or_in_a_child_tells_of_no_step(watched: Watched) -> None:
+    alone = Monitor(None)
+    assert [batch for batch in alone.steps("ab") if alone.status()["in_step"]] == ["a", "b"]
+    assert not alone.status()["running"]
+    watched[0].begin(3)
+    watched[0].disable()
+    assert where(watched[0])[:3] == (-1, "other", False)
+
+
 def test_a_step_that_is_left_is_not_recorded(watched: Watched) -> None:
     monitor, reader = watched
     for batch in monitor.steps(range(10)):
