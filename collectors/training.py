@@ -124,15 +124,23 @@ class TrainingCollector:
     def _stalls(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
         """One `stall` event for each stalled worker; once one is stalled, the limit of the others is stricter.
 
-        So the detector gets the positions of all workers that wait for one another in the same round.
+        So the detector gets the positions of all workers that wait for one another in the same round, and of those that
+        have left their loop: the others may wait for what these do behind it.
         """
-        stalled = [each for each in workers if each.progress.stalled or each.progress.exceeds_limit()]
-        if not stalled:
+        if not any(each.progress.exceeds_limit() or (each.progress.stalled and not each.progress.left_loop) for each in workers):
+            yield from self._waited_for_no_longer(workers, wall)
             return
         for each in workers:
             if not each.progress.stalled and each.progress.exceeds_limit(beside_a_stall=True):
                 each.progress.stalled = True
                 yield self._stall(each, wall)
+
+    def _waited_for_no_longer(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
+        """Who has left its loop makes no marks that would show it."""
+        for each in workers:
+            if each.progress.stalled and each.progress.left_loop:
+                each.progress.stalled = False
+                yield self._event("resumed", each, wall, "is not waited for any more: the others move, or have left their loop, too")
 
     def _look_closer(self, wall: float, monotonic: float) -> Iterator[Event]:
         """Whoever is suspected is looked into; each new verdict is a `stall` event of its own.

@@ -289,7 +289,8 @@ class Stall:
         if self._dead or not at.workers or not (frame.tick or (at.reported | at.finished).all()):
             return
         known = at.reported | at.finished | np.isfinite(at.table[:, AGE])
-        if at.finished.all() or not (self._stalled(at, share=0.5) | at.finished | ~known).all():
+        stalled = self._stalled(at, share=0.5)
+        if at.finished.all() or not (stalled | self._left_loop(at, stalled) | at.finished | ~known).all():
             if not self._reports and not stopped.any():
                 yield from self._claims.withdraw_all(frame.time, "the job moves again")
         elif stopped.any():
@@ -317,6 +318,12 @@ class Stall:
         old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
         stalled: Truths = at.reported | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
         return stalled
+
+    def _left_loop(self, at: WorkerPositions, stalled: Truths) -> Truths:
+        """Workers behind their loop that nobody has looked into: alone no stall, but others may wait for what they do there."""
+        old = np.nan_to_num(at.table[:, AGE]) >= self._limit() / 2
+        found: Truths = old & (at.table[:, RUNNING] == 0.0) & self._stepped & stalled.any()
+        return found
 
     def _blame(self, at: WorkerPositions, frame: Frame) -> Iterator[Claim]:
         """All workers are suspected: find the one that the others wait for, and whether it is proved to hang."""

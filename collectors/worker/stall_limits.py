@@ -78,6 +78,12 @@ class WorkerProgress:
         """Mean over its last steps; None before the first."""
         return sum(self._iterations) / len(self._iterations) if self._iterations else None
 
+    @property
+    def left_loop(self) -> bool:
+        """It is between two loops or behind the last: alone no stall, but others may wait for it."""
+        sample = self._before
+        return sample is not None and sample.marks is not None and sample.completed > 0 and not sample.running
+
     def completed(self, seconds: float) -> None:
         """A step took so long, without its evaluation and its checkpoint."""
         if seconds >= 0:
@@ -112,8 +118,10 @@ class WorkerProgress:
             return False
         if self.stopped_s > self.limits.stall.stopped_s:
             return True
-        if sample.marks is None or (sample.completed and not sample.running):
+        if sample.marks is None:
             return False
         if beside_a_stall:
             return self.age_s >= self.limits.beside_a_stall(self.iteration_s)
+        if self.left_loop:
+            return False
         return self.age_s >= self.limits.of(sample.phase, self.iteration_s)

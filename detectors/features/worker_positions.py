@@ -108,11 +108,12 @@ def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
 
 
 def awaited(at: WorkerPositions) -> Truths:
-    """Of whom one is suspected: those that wait for nobody. Who waits for its peers is their victim, however few marks it has set; only where
-    all wait do their positions tell who has never come out of a collective."""
+    """Of whom one is suspected: those that wait for nobody, in their loop, else behind it. Who waits for its peers is their victim, however few
+    marks it has set; only where all wait do their positions tell who has never come out of a collective."""
     left = ~at.finished
-    busy: Truths = left & ~at.waiting & (at.table[:, RUNNING] != 0.0)
-    return busy if busy.any() else left
+    busy: Truths = left & ~at.waiting
+    inside: Truths = busy & (at.table[:, RUNNING] != 0.0)
+    return inside if inside.any() else busy if busy.any() else left
 
 
 def furthest_behind(at: WorkerPositions, behind: Truths) -> Truths:

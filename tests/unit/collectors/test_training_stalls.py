@@ -132,6 +132,36 @@ def test_a_loop_that_is_over_does_not_stall(collector: TrainingCollector, tmp_pa
     assert events_of(watch(collector, clock, 60.0)) == []
 
 
+def test_who_has_left_its_loop_is_told_beside_a_peer_that_waits_for_it_and_until_that_moves(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    evaluating, waiting = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, evaluating, waiting)
+    run_steps(collector, clock, evaluating, waiting)
+    evaluating.ring.now[RUNNING] = -1
+    waiting.mark("backward")
+    assert {event.entity.name for event in events_of(watch(collector, clock, 1.4), "stall")} == {evaluating.name, waiting.name}
+    waiting.mark("forward")
+    assert {event.entity.name for event in events_of(watch(collector, clock, 0.4), "resumed")} == {evaluating.name, waiting.name}
+    waiting.ring.now[RUNNING] = -1
+    assert events_of(watch(collector, clock, 60.0)) == [], "all have left it"
+
+
+def test_who_is_stopped_behind_its_loop_is_told(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+    try:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()
+        trainer = Trainer(tmp_path, 0, clock, pid=sleeper.pid)
+        write_listing(tmp_path, trainer)
+        run_steps(collector, clock, trainer)
+        trainer.ring.now[RUNNING] = -1
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        stopped = events_of(watch(collector, clock, 3.0), "stall")
+        assert [event.attributes["state"] for event in stopped[:1]] == ["T"]
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
+
+
 def test_what_nobody_watched_is_no_stall(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
     trainer = Trainer(tmp_path, 0, clock)
     write_listing(tmp_path, trainer)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.stall import Stall
+from eagle_eye.config import StallConfig
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Kind
 from fakes.synthetic_events import claims_of, event, job, with_events, worker
@@ -109,3 +110,37 @@ def test_fault_an_evaluation_with_a_collective_that_the_others_never_enter_is_fo
 def test_twin_those_that_wait_are_not_accused_by_one_that_nobody_has_looked_at() -> None:
     """It has begun a step that they have not; only its node could tell what it does."""
     assert told([Place("data", "", step=13, step_marks=1, at=""), *[Place("backward", "awaits peers")] * 3]) == [("job.paused", job().name)]
+
+
+def behind_its_loop(*, step: int, waiting: bool = True, ticks: int = 8) -> list[Frame]:
+    """Rank 0 has left its loop, on a node whose agent has looked at nobody; the others are told as waiting, or have left it, too."""
+
+    def still(draft: Draft) -> None:
+        draft.steps.clear()
+        metrics = draft.metrics[Kind.WORKER]
+        metrics["progress_age_s"][:] = draft.tick + 2
+        metrics["step"][:], metrics["step_marks"][:], metrics["marks"][:] = 12, 6, 106
+        metrics["step"][0], metrics["step_marks"][0] = step, 1
+        metrics["running"][slice(None) if not waiting else 0] = 0
+        metrics["activity_seen_s"][1:] = 0.6  # nobody has looked at rank 0
+
+    before = list(job_frames(2, 2, 4, np.random.default_rng(0)))
+    first, *rest = job_frames(2, 2, ticks, np.random.default_rng(0), faults=[still])
+    told = stalls([Place("backward", "awaits peers")] * 4, 2.0)[1:] if waiting else []
+    return [*before, with_events(first, *told), *rest]
+
+
+@pytest.mark.parametrize("step", [11, 12, 13])
+def test_twin_who_is_waited_for_behind_its_loop_is_told_as_a_pause(step: int) -> None:
+    claims = claims_of(Stall(), behind_its_loop(step=step))
+    assert {(claim.kind, claim.entity.name) for claim in claims} == {("job.paused", job().name)}
+    assert f"worker {FIRST} stands" in claims[-1].evidence[0].text
+
+
+def test_fault_who_never_comes_back_into_its_loop_is_accused_once_patience_is_over() -> None:
+    claims = claims_of(Stall(stall=StallConfig(patience_s=6.0)), behind_its_loop(step=12))
+    assert {claim.entity.name for claim in claims if claim.kind == "worker.stalled"} == {FIRST}
+
+
+def test_twin_that_all_have_left_their_loops_is_no_pause() -> None:
+    assert claims_of(Stall(), behind_its_loop(step=12, waiting=False)) == []
