@@ -367,7 +367,8 @@ class Stall:
         """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever."""
         age = float(np.nan_to_num(at.table[index, AGE]))
         if at.waiting[index] and not at.shows(ActivityKind.AWAITS_GPU)[index]:  # the GPU may compute
-            return apart or age >= max(self.stall.standing_s, self._several_iterations())
+            pausing = at.table[index, PHASE] in PAUSES  # an evaluation or a save of some ranks has collectives of its own, and they may be slow
+            return (apart and not pausing) or age >= max(self.stall.standing_s, self._several_iterations())
         if at.shows(ActivityKind.STANDING)[index]:
             learned = self._stood.patience(at.places.get(at.workers[index], ""))
             return age >= max(self.stall.standing_s, self._several_iterations(), min(learned, self.stall.patience_s))

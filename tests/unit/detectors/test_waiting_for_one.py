@@ -100,11 +100,12 @@ def test_fault_the_one_that_hangs_where_it_would_work_is_accused(alone: Place, w
     assert [name for kind, name in told([hung, waiting, waiting, waiting], age_s) if kind == "worker.stalled"] == [FIRST]
 
 
-def test_fault_an_evaluation_with_a_collective_that_the_others_never_enter_is_found_at_once() -> None:
-    """All wait, for ever: no evaluation goes on, whatever the mark says."""
+@pytest.mark.parametrize(("age_s", "accused"), [(2.0, []), (31.0, [FIRST])])
+def test_fault_an_evaluation_with_a_collective_that_the_others_never_enter_is_found_once_nothing_has_moved_for_long(age_s: float, accused: list[str]) -> None:
+    """All wait: no evaluation goes on, whatever the mark says, unless its own collective among some of the ranks is slow."""
     inside = Place("evaluation", "awaits peers", step_marks=7, at="eval.py:3 run")
     waiting = Place("backward", "awaits peers")
-    assert [name for kind, name in told([inside, waiting, waiting, waiting], 2.0) if kind == "worker.stalled"] == [FIRST]
+    assert [name for kind, name in told([inside, waiting, waiting, waiting], age_s) if kind == "worker.stalled"] == accused
 
 
 def test_twin_those_that_wait_are_not_accused_by_one_that_nobody_has_looked_at() -> None:
