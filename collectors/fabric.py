@@ -14,6 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import TopologyConfig
+from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Kind, Reading
 
@@ -53,12 +55,11 @@ class FabricCollector:
     """Name of this node; set by the agent."""
     counters_s: Seconds = 5.0
     """Seconds between two looks at the counters. The states are looked at each time."""
-    rails: tuple[str, ...] = ()
-    """Ports (mlx5_0:1, eth0) in the order of their rails. Default: those that run at the highest rate, by PCI address."""
     ignored: tuple[str, ...] = ()
     """Ports that are not watched, such as one for management."""
     sysfs: Path = Path("/sys")
     """Where the kernel's sysfs is mounted."""
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
     clock: Clock = field(default_factory=SystemClock)
 
     interval_s: ClassVar[float] = 1.0
@@ -66,6 +67,7 @@ class FabricCollector:
 
     def __post_init__(self) -> None:
         self._files = KernelFiles()
+        self._configured_rails = ConfiguredPlaces(self.topology).rails(self.node)
         self._ports: dict[str, _WatchedPort] = {}
         self._rates: CounterRates[Counter] = CounterRates()
         self._counted = -math.inf
@@ -131,8 +133,8 @@ class FabricCollector:
 
     def _rails(self) -> dict[str, int]:
         """Port → index of its rail. By the highest rate of each so far: a port that is down keeps its rail."""
-        if self.rails:
-            return {name: index for index, name in enumerate(self.rails)}
+        if self._configured_rails:
+            return {name: index for index, name in enumerate(self._configured_rails)}
         known = [watched for watched in self._ports.values() if watched.changes.full > 0]
         highest = max((watched.changes.full for watched in known), default=math.nan)
         chosen = sorted((watched.port for watched in known if watched.changes.full == highest), key=lambda port: port.order)

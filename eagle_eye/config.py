@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .errors import ConfigError
+from .hostlist import hosts_of
 from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Ratio, Seconds
 from .types import digest_of
+from .types.entity import Name
 
 HIGHEST_PORT = 65_535
 SEARCHED = (Path("eagle-eye.toml"), Path("/etc/eagle-eye/config.toml"))
@@ -224,6 +226,38 @@ class StallConfig(Section, frozen=True, kw_only=True):
     """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 
 
+class NodesConfig(Section, frozen=True, kw_only=True):
+    """Where some nodes are. Of several tables that name a node the first that has a value counts, for each value of its own."""
+
+    hosts: str
+    """Their names as a hostlist, such as "node[001-128,130]"; * and ? stand for anything, as in "rack-1-*"."""
+    switch: Name = ""
+    """The switch at which they hang; a guard counts the nodes that are evicted at one switch."""
+    rack: Name = ""
+    """The rack that they stand in."""
+    zone: Name = ""
+    """The power zone, hall or availability zone."""
+    rails: Annotated[tuple[Name, ...], msgspec.Meta(max_length=256)] = ()
+    """Ports (mlx5_0:1, eth0) in the order of their rails. Default: those that run at the highest rate, by PCI address."""
+
+    def __post_init__(self) -> None:
+        try:
+            found = hosts_of(self.hosts)
+        except ValueError as error:
+            raise ValueError(f"topology.nodes.hosts: {error}") from error
+        if not found:
+            raise ValueError('topology.nodes.hosts is empty; name the nodes of this table, such as "node[01-16]"')
+        if not (self.switch or self.rack or self.zone or self.rails):
+            raise ValueError(f"topology.nodes with hosts = {self.hosts[:60]!r} says nothing of them: add switch, rack, zone or rails")
+
+
+class TopologyConfig(Section, frozen=True, kw_only=True):
+    """Where the nodes are, as far as it is not to be found by the agents (Slurm, labels of Kubernetes, LLDP). The same on all machines."""
+
+    nodes: tuple[NodesConfig, ...] = ()
+    """One table [[topology.nodes]] for each group of nodes. What stands here counts before anything that is found."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """A deployment."""
 
@@ -239,6 +273,7 @@ class Config(Section, frozen=True, kw_only=True):
     access: AccessConfig = AccessConfig()
     hooks: HooksConfig = HooksConfig()
     stall: StallConfig = StallConfig()
+    topology: TopologyConfig = TopologyConfig()
     engine: Options = {}
     """Settings of the engine: remediation/policy/engine_settings.py."""
     collectors: dict[str, Options] = {}

@@ -291,7 +291,7 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorT
     poll_s = config.agent.stall_poll_s
     services = {
         "node": node, "run_dir": config.run, "state_dir": config.state, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s,
-        "stall": config.stall,
+        "stall": config.stall, "topology": config.topology,
     }  # fmt: skip
     intervals = {"training": poll_s}
     chosen = plugins.chosen("collectors", config.collectors)

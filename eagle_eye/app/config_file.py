@@ -2,6 +2,7 @@
 
 import inspect
 import textwrap
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,12 @@ def generate(config: Config = Config()) -> str:  # noqa: B008 -- frozen
     for name, section in sections:
         lines += ["", "", *_comment(inspect.getdoc(type(section)) or ""), f"[{name}]"]
         for field, text in plugins.field_texts(type(section)).items():
-            lines += [*_comment(text), f"{field} = {_toml(getattr(section, field))}"]
+            lines += _comment(text)
+            element = _element(type(section), field)
+            if element is None or getattr(section, field):
+                lines.append(f"{field} = {_toml(getattr(section, field))}")
+            else:  # no key may be in the way of the user's tables
+                lines += _commented_table(f"{name}.{field}", element)
     lines += _plugin("engine", EngineSettings, config.engine)
     for table, room in TABLES.items():
         for name in plugins.available(room):
@@ -46,6 +52,20 @@ def _sections(name: str, section: Section) -> Iterator[tuple[str, Section]]:
     for field in section.__struct_fields__:
         if isinstance(value := getattr(section, field), Section):
             yield from _sections(f"{name}.{field}", value)
+
+
+def _element(section: type[Section], field: str) -> type[Section] | None:
+    """What an array of tables holds; None for a field that is none."""
+    [element, *_] = (*typing.get_args(typing.get_type_hints(section)[field]), None)
+    return element if inspect.isclass(element) and issubclass(element, Section) else None
+
+
+def _commented_table(name: str, element: type[Section]) -> Iterator[str]:
+    yield f"# [[{name}]]"
+    defaults = {field.name: "" if field.default is msgspec.NODEFAULT else field.default for field in msgspec.structs.fields(element)}
+    for field, text in plugins.field_texts(element).items():
+        yield from _comment(text)
+        yield f"# {field} = {_toml(defaults[field])}"
 
 
 def _plugin(table: str, cls: type, chosen: dict[str, Any]) -> Iterator[str]:

@@ -24,6 +24,17 @@ class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
     ep: Number = 0
 
 
+class NodePlace(Noun, frozen=True, kw_only=True, gc=False):
+    """Where a node is: what it shares with its neighbours when that fails. '' is unknown."""
+
+    switch: Name = ""
+    """The one that it hangs at, the nearest of several in a row."""
+    rack: Name = ""
+    zone: Name = ""
+    source: Name = ""
+    """Who said so: configuration, slurm, labels, lldp; with commas between where they said different things."""
+
+
 class Layout(Noun, frozen=True, kw_only=True):
     """Placement of all ranks of a job in one epoch; its coordinator writes one into the stream at each transition."""
 

@@ -1,9 +1,9 @@
 """What the engine knows of the cluster around a job: layouts, switches, the freshness of telemetry."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
+from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.topology import merged, with_layout
 from eagle_eye.types import Layout, Telemetry, Topology
 
@@ -12,9 +12,9 @@ from .job_state import JobState
 
 @dataclass(slots=True)
 class ClusterView:
-    """Of all jobs. `switches`: node, or pattern of nodes, → the switch at which it hangs; the first that matches counts."""
+    """Of all jobs."""
 
-    switches: Mapping[str, str] = field(default_factory=dict)
+    configured: ConfiguredPlaces = field(default_factory=ConfiguredPlaces)
     _topology: Topology = field(default_factory=Topology)
     _of: tuple[tuple[str, int], ...] = ()
     """The epochs that the topology was put together from: for a large cluster that takes a while."""
@@ -42,7 +42,4 @@ class ClusterView:
         return found
 
     def _switched(self, layout: Layout) -> Topology:
-        return Topology(nodes={node: self._switch(node) for node in layout.launchers})
-
-    def _switch(self, node: str) -> str:
-        return next((switch for pattern, switch in self.switches.items() if fnmatchcase(node, pattern)), "")
+        return Topology(nodes={node: self.configured.of(node).switch for node in layout.launchers})

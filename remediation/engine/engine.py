@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from eagle_eye.clock import Clock
+from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, PendingPlansQuery
@@ -51,6 +52,7 @@ class Engine:
         guards: Sequence[Guard],
         clock: Clock,
         settings: EngineSettings | None = None,
+        places: ConfiguredPlaces | None = None,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
         publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None,
@@ -62,7 +64,7 @@ class Engine:
         self._ledger, self._clock, self._settings = ledger, clock, settings or EngineSettings()
         self._execution = Execution(actions=actions, log=ledger, clock=clock, leads=leads, start=start, refusal=self._refusal)
         self._failures = HandlingFailures(clock)
-        self._state = state = EngineState(cluster_view=ClusterView(self._settings.switches))
+        self._state = state = EngineState(cluster_view=ClusterView(places or ConfiguredPlaces()))
         self._recorder = recorder = DecisionRecorder(state=state, ledger=ledger, clock=clock, publish=publish)
         self._review = review = GuardReview(
             state=state, ledger=ledger, clock=clock, settings=self._settings, guards=guards, execution=self._execution

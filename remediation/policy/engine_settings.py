@@ -45,8 +45,6 @@ class EngineSettings:
     the one before (replan_s at first); if the workers are not placed by then the breaker of `resize` opens on these jobs."""
     breaker_s: LongSeconds = 3600.0
     """Failures count for so long."""
-    switches: dict[str, str] = field(default_factory=dict)
-    """Node, or pattern of nodes → the switch at which it hangs: the failure domains of the blast radius."""
     rank_swap: bool = True
     """Before a node is evicted for what was inferred, two nodes exchange their ranks, to see what the fault follows. false: without that proof."""
     confidence: Share = 0.5

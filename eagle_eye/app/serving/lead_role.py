@@ -15,6 +15,7 @@ from eagle_eye.access import Authorization
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock
+from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.errors import EagleEyeError, LedgerUnavailable, Stale
 from eagle_eye.ledger import Ledger
 from eagle_eye.ledger.factory import SERVER_PATIENCE_S, open_ledger
@@ -107,7 +108,8 @@ class LeaderTerm:
         commander = SessionCommander(asyncio.get_running_loop())
         actions = plugin_wiring.actions(config, {"commander": commander, "ledger": ledger, "clock": clock})
         engine = Engine(
-            ledger=ledger, actions=actions, guards=plugin_wiring.guards(config), clock=clock, settings=plugin_wiring.policy(config), leads=lambda: lease.ours,
+            ledger=ledger, actions=actions, guards=plugin_wiring.guards(config), clock=clock, settings=plugin_wiring.policy(config), places=ConfiguredPlaces(config.topology),
+            leads=lambda: lease.ours,
             publish=lambda job, outcome: writer.write(OUTCOMES, job, msgspec.json.encode(outcome), keep=True),
         )  # fmt: skip
         engine.resume()

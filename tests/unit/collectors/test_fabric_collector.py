@@ -17,6 +17,7 @@ from collectors.fabric import NAMES, FabricCollector
 from collectors.node.ethtool_counters import EthtoolCounters
 from collectors.node.link_counters import metric_of
 from eagle_eye.clock import FakeClock
+from eagle_eye.config import NodesConfig, TopologyConfig
 from eagle_eye.types import Event, Kind, Reading
 from fakes.sysfs import ACTIVE, DOWN, HDR, INIT, NDR, Sysfs
 
@@ -166,7 +167,7 @@ def test_rails_are_the_fastest_ports_by_pci_address_and_a_port_that_is_down_keep
 
 
 def test_rails_may_be_declared_and_ports_left_out(tmp_path: Path) -> None:
-    node = Node(tmp_path, rails=("mlx5_1:1", "mlx5_0:1"), ignored=("eth0",))
+    node = Node(tmp_path, topology=TopologyConfig(nodes=(NodesConfig(hosts="n[1-4]", rails=("mlx5_1:1", "mlx5_0:1")),)), ignored=("eth0",))
     node.sysfs.rdma("mlx5_0", "0000:10:00.0")
     node.sysfs.rdma("mlx5_1", "0000:20:00.0")
     node.sysfs.interface("eth0", "0000:30:00.0")

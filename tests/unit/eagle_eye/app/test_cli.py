@@ -94,7 +94,7 @@ def test_what_init_prints_is_fine_and_the_same_deployment_as_no_file(cli: Cli) -
 
 
 def test_the_tables_of_the_chapters_may_be_added_to_what_init_prints(cli: Cli) -> None:
-    tables = "[[actions.notify.receivers]]\nkind = 'slack'\nurl = 'http://127.0.0.1:9/'\n[engine.switches]\n'rack-1-*' = 'leaf-1'\n"
+    tables = "[[actions.notify.receivers]]\nkind = 'slack'\nurl = 'http://127.0.0.1:9/'\n[[topology.nodes]]\nhosts = 'rack-1-*'\nswitch = 'leaf-1'\n"
     Path("eagle-eye.toml").write_text(cli("config", "init").output + tables)
     checked = cli("config", "check")
     assert checked.exit_code == 0, checked.output
@@ -107,6 +107,10 @@ def test_the_tables_of_the_chapters_may_be_added_to_what_init_prints(cli: Cli) -
         ("[server]\nlistn = '127.0.0.1:1'", "`listn`", "config init"),
         ("[stream]\npartitions = 0", "stream.partitions is 0", "Expected `int` >= 1"),
         ("[stall]\npatience_s = 0", "stall.patience_s is 0", "Expected `float` > 0"),
+        ("[[topology.nodes]]\nhosts = 'node[1-'\nswitch = 'leaf-1'", "topology.nodes.hosts: 'node[1-' has a bracket that is not closed", "write it as node[01-16,20]"),
+        ("[[topology.nodes]]\nhosts = 'node[1-4]'", "hosts = 'node[1-4]' says nothing of them", "add switch, rack, zone or rails"),
+        ("[[topology.nodes]]\nswitch = 'leaf-1'", "missing required field `hosts`", "config init"),
+        ("[engine.switches]\n'rack-1-*' = 'leaf-1'", "no option 'switches'", "it accepts"),
         ("[detectors.stall]\nlate_tick = 1", "[detectors.stall]", "it accepts: data_patience_s"),
         ("[detectors.stall]\ndata_patience_s = 'long'", "option 'data_patience_s'", "it accepts float, e.g. 10.0"),
         ("[detectors.nonsense]\n", "no plugin 'nonsense'", 'your own is named "pkg.mod:Name"'),

@@ -2,6 +2,8 @@
 
 from msgspec import structs
 
+from eagle_eye.config import NodesConfig, TopologyConfig
+from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.types import JobSnapshot
 from fakes.sample_plan import NOW, layout
 from remediation.engine.cluster_view import ClusterView
@@ -14,8 +16,9 @@ def a_job(name: str, nodes: tuple[str, ...], seen: float = NOW, over: bool = Fal
     return job
 
 
-def test_switches_are_named_by_patterns_of_which_the_first_that_matches_counts():
-    around = ClusterView({"rack-1-9": "spine", "rack-1-*": "leaf-1", "rack-2-*": "leaf-2"})
+def test_switches_are_those_of_the_first_table_that_names_a_node():
+    tables = [("rack-1-9", "spine"), ("rack-1-[1-8],rack-1-*", "leaf-1"), ("rack-2-[1-64]", "leaf-2")]
+    around = ClusterView(ConfiguredPlaces(TopologyConfig(nodes=tuple(NodesConfig(hosts=hosts, switch=switch) for hosts, switch in tables))))
     jobs = [a_job("t/a/r", ("rack-1-1", "rack-2-1")), a_job("t/b/r", ("rack-1-9", "elsewhere"))]
     assert around.topology(jobs).nodes == {"rack-1-1": "leaf-1", "rack-2-1": "leaf-2", "rack-1-9": "spine", "elsewhere": ""}
 
