@@ -25,6 +25,7 @@ from .node.kernel_files import KernelFiles
 from .node.link_changes import LinkChange, LinkChanges
 from .node.link_counters import COUNTERS, Counter, LinkCounters
 from .node.link_ports import UNKNOWN, LinkPort, PortState, find_ports, state_of
+from .node.rails import rails_of
 
 log = logging.getLogger(__name__)
 
@@ -132,13 +133,7 @@ class FabricCollector:
         return Reading(source="fabric", kind=Kind.LINK, entities=entities, names=NAMES, matrix=np.array(rows, np.float32), time=self.clock.now())
 
     def _rails(self) -> dict[str, int]:
-        """Port → index of its rail. By the highest rate of each so far: a port that is down keeps its rail."""
-        if self._configured_rails:
-            return {name: index for index, name in enumerate(self._configured_rails)}
-        known = [watched for watched in self._ports.values() if watched.changes.full > 0]
-        highest = max((watched.changes.full for watched in known), default=math.nan)
-        chosen = sorted((watched.port for watched in known if watched.changes.full == highest), key=lambda port: port.order)
-        return {port.name: index for index, port in enumerate(chosen)}
+        return rails_of({watched.port: watched.changes.full for watched in self._ports.values()}, self._configured_rails)
 
     # --- events
 

@@ -16,8 +16,8 @@ import numpy as np
 from .deduplication import Writers
 from .errors import WireError
 from .frame_columns import Columns, Rows
+from .layout_facts import LayoutFacts
 from .node_clocks import NodeClocks
-from .parallel_ranks import WORKER_GROUPS, told_ranks, with_parallel_ranks
 from .step_assembly import EPOCHS_KEPT, StepAssembly
 from .topology import with_layout
 from .types import (
@@ -195,9 +195,7 @@ class FrameBuilder:
         self.topology = self._switches
         self._gpus: dict[str, str] = {}
         """Those that events were about → their nodes."""
-        self._ranks: dict[str, dict[str, int]] = {}
-        """Worker → its parallel ranks in the newest epoch, as its process groups say."""
-        self._ranks_changed = False
+        self._facts = LayoutFacts()
         self._layouts: dict[int, Layout] = {}
         self._nodes: dict[str, _Node] = {}
         self._writers: dict[str, Writers] = {}
@@ -257,8 +255,7 @@ class FrameBuilder:
         self._ticks += 1
         self._time = mark.time
         self._let_leave()
-        if self._ranks_changed and self.layout is not None:
-            self.layout, self._ranks_changed = with_parallel_ranks(self.layout, self._ranks), False
+        self._add_facts()
         for header in self._newest.values():
             self._clocks.observe(mark.time, header)
         self._newest.clear()
@@ -334,19 +331,12 @@ class FrameBuilder:
             del self._writers[next(iter(self._writers))]
         if writer.first_time(event.incarnation, event.number):
             self._events.append(event)
-            if event.name == WORKER_GROUPS:
-                self._feed_groups(event)
+            self._facts.take(event, self._epoch, self.topology.workers)
             if event.entity.kind is Kind.GPU and len(self._gpus) < GPUS_KEPT and self.topology.gpus.get(event.entity.name) != event.node:
                 self._gpus[event.entity.name] = event.node  # its agent wrote it: also a GPU that no layout names has a node
                 self.topology = msgspec.structs.replace(self.topology, gpus={**self.topology.gpus, event.entity.name: event.node})
         else:
             self.counts.duplicates += 1
-
-    def _feed_groups(self, event: Event) -> None:
-        """Of a worker of the newest epoch, by the agent of its own node: nobody else knows."""
-        worker, ranks = event.entity.name, told_ranks(event)
-        if ranks and _epoch_of(event) == self._epoch and self.topology.workers.get(worker) == event.node and self._ranks.get(worker) != ranks:
-            self._ranks[worker], self._ranks_changed = ranks, True
 
     def _feed_baseline(self, baseline: Baseline) -> None:
         """The newest counts. One that was fitted in the future would be the newest for ever."""
@@ -364,11 +354,17 @@ class FrameBuilder:
         while len(self._layouts) > EPOCHS_KEPT:
             del self._layouts[min(self._layouts)]
         if self.layout is None or (layout.epoch, layout.time) >= (self.layout.epoch, self.layout.time):
-            if layout.epoch != self._epoch:
-                self._ranks.clear()
-            self.layout, self._ranks_changed = layout, bool(self._ranks)
-            known = msgspec.structs.replace(self._switches, gpus={**self._gpus, **self._switches.gpus})
-            self.topology = with_layout(known, layout)
+            self._take_layout(self._facts.begin(layout, self._epoch))
+
+    def _take_layout(self, layout: Layout) -> None:
+        self.layout = layout
+        known = msgspec.structs.replace(self._switches, gpus={**self._gpus, **self._switches.gpus})
+        self.topology = with_layout(known, layout)
+
+    def _add_facts(self) -> None:
+        """What workers and agents have said since the last tick, into the layout."""
+        if self.layout is not None and (layout := self._facts.add(self.layout)) is not self.layout:
+            self._take_layout(layout)
 
     # --- closing a tick ------------------------------------------------------------------------------------------
 

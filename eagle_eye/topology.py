@@ -12,7 +12,8 @@ from .types import Entity, Kind, Layout, Topology
 
 def with_layout(topology: Topology, layout: Layout) -> Topology:
     """The topology with the nodes, GPUs, workers and the job that a layout speaks of; what is known already stays."""
-    nodes = {**dict.fromkeys(layout.nodes, ""), **topology.nodes}
+    switches = {**dict.fromkeys(layout.nodes, ""), **{node: place.switch for node, place in layout.places.items()}}
+    nodes = {**switches, **{node: switch or switches.get(node, "") for node, switch in topology.nodes.items()}}
     gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.placements if place.gpu}}
     workers = {**topology.workers, **{place.worker: place.node for place in layout.placements}}
     worker_gpus = {**topology.worker_gpus, **{place.worker: place.gpu for place in layout.placements if place.gpu}}

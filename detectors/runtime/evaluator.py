@@ -241,7 +241,10 @@ class Evaluator:
         if job.idle_ticks > RETIRE_TICKS:
             self._drop(job, evaluation, "nothing has come from this job for long")
             return
+        before = job.builder.topology
         self._evaluate(job, job.window.add(job.builder.tick(evaluation.mark)), evaluation)
+        if job.builder.topology is not before:
+            self._topology = None
         self._tell_unbelieved(job)
         self._tell_clocks(job)
 

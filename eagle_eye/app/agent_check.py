@@ -56,6 +56,8 @@ def _checked(pool: ThreadPoolExecutor, collector: CollectorThread, first: "Futur
         return CollectorCheck(collector.name, "hung", f"nothing within {limit:g} s", (), "see what it waits for: py-spy dump --pid of this process")
     except Exception as error:  # noqa: BLE001 -- boundary: any plugin may raise anything; it is shown
         return CollectorCheck(collector.name, "failing", f"{type(error).__name__}: {error}", (), "see the message")
+    if knows := getattr(collector.collector, "knows", ""):
+        return CollectorCheck(collector.name, "reads", str(knows), (), "; ".join(getattr(collector.collector, "problems", ())))
     if reason := getattr(collector.collector, "unavailable", ""):
         said, _, remedy = str(reason).partition("; ")
         return CollectorCheck(collector.name, "unavailable", said, (), remedy)

@@ -61,6 +61,8 @@ class Layout(Noun, frozen=True, kw_only=True):
     """The same by kind of failure."""
     in_place: bool = False
     """Its elastic workers continue from the epoch before, without new processes."""
+    places: dict[str, NodePlace] = {}
+    """Node → where it is, as its agent says; the detecting servers fill it in, a coordinator leaves it empty."""
 
     @property
     def workers(self) -> tuple[str, ...]:

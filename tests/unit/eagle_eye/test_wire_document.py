@@ -17,6 +17,7 @@ from eagle_eye.types import (
     JobSnapshot,
     Layout,
     Mark,
+    NodePlace,
     Noun,
     RankPlacement,
     SchemaRecord,
@@ -29,7 +30,7 @@ CLAIMED = re.compile(r'kind="([a-z_]+\.[a-z_]+)"')
 
 
 @pytest.mark.parametrize(
-    "noun", [Event, Layout, RankPlacement, SchemaRecord, Baseline, ConfigChange, Mark, Finding, Evidence, Incident, JobSnapshot, SnapshotStep]
+    "noun", [Event, Layout, NodePlace, RankPlacement, SchemaRecord, Baseline, ConfigChange, Mark, Finding, Evidence, Incident, JobSnapshot, SnapshotStep]
 )
 def test_every_field_of_a_record_is_named(noun: type[Noun]) -> None:
     for name in noun.__struct_fields__:

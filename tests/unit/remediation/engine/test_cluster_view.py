@@ -4,7 +4,7 @@ from msgspec import structs
 
 from eagle_eye.config import NodesConfig, TopologyConfig
 from eagle_eye.configured_places import ConfiguredPlaces
-from eagle_eye.types import JobSnapshot
+from eagle_eye.types import JobSnapshot, NodePlace
 from fakes.sample_plan import NOW, layout
 from remediation.engine.cluster_view import ClusterView
 from remediation.engine.job_state import JobState
@@ -21,6 +21,14 @@ def test_switches_are_those_of_the_first_table_that_names_a_node():
     around = ClusterView(ConfiguredPlaces(TopologyConfig(nodes=tuple(NodesConfig(hosts=hosts, switch=switch) for hosts, switch in tables))))
     jobs = [a_job("t/a/r", ("rack-1-1", "rack-2-1")), a_job("t/b/r", ("rack-1-9", "elsewhere"))]
     assert around.topology(jobs).nodes == {"rack-1-1": "leaf-1", "rack-2-1": "leaf-2", "rack-1-9": "spine", "elsewhere": ""}
+
+
+def test_what_agents_say_of_their_nodes_counts_after_the_configuration_and_is_seen_when_it_comes():
+    around = ClusterView(ConfiguredPlaces(TopologyConfig(nodes=(NodesConfig(hosts="a", switch="leaf-1"),))))
+    job = a_job("t/a/r", ("a", "b"))
+    assert around.topology([job]).nodes == {"a": "leaf-1", "b": ""}
+    job.layout = structs.replace(job.layout, places={"a": NodePlace(switch="leaf-8"), "b": NodePlace(switch="leaf-2")})
+    assert around.topology([job]).nodes == {"a": "leaf-1", "b": "leaf-2"}
 
 
 def test_a_new_epoch_of_a_job_is_seen():

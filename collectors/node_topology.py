@@ -1,0 +1,140 @@
+"""Where this node is: its switch, rack and zone, by the configuration, Slurm, labels of Kubernetes and LLDP.
+
+Told to each job on the node once, and again when it has changed (`node.place`): the servers keep it with the job's layout.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import TopologyConfig
+from eagle_eye.configured_places import ConfiguredPlaces
+from eagle_eye.node_places import NODE_PLACE
+from eagle_eye.ranges import Seconds
+from eagle_eye.types import Event, Kind, NodePlace
+
+from .agent.job_directory import JobDirectory
+from .agent.unsigned_event import filled, unsigned_event
+from .node.kernel_files import KernelFiles
+from .node.link_ports import LinkPort, find_ports, state_of
+from .node.rails import rails_of
+from .site.lldp_neighbors import COMMAND, LldpNeighbors
+from .site.node_labels import FILES, RACK_LABELS, SWITCH_LABELS, ZONE_LABELS, NodeLabels
+from .site.place_sources import PlaceSources
+from .site.slurm_topology import FOLDERS, SlurmTopology
+
+log = logging.getLogger(__name__)
+
+Attributes = Mapping[str, str]
+
+
+@dataclass
+class NodeTopologyCollector:
+    """`node.place` events: where this node is, told to each job once and when it changes."""
+
+    look_s: Seconds = 30.0
+    """Seconds between two looks at files and ports. A new job is told at once."""
+    slurm: tuple[str, ...] = FOLDERS
+    """Folders that may hold slurm.conf, and beside it topology.yaml or topology.conf; [] leaves Slurm out."""
+    labels_files: tuple[str, ...] = FILES
+    """Files that may hold this node's labels of Kubernetes: JSON, or the form of the downward API. The first that is there counts."""
+    switch_labels: tuple[str, ...] = SWITCH_LABELS
+    """Labels that may hold the switch; the first that is present counts."""
+    rack_labels: tuple[str, ...] = RACK_LABELS
+    """Labels that may hold the rack."""
+    zone_labels: tuple[str, ...] = ZONE_LABELS
+    """Labels that may hold the zone."""
+    lldp: bool = True
+    """Ask lldpd, where it runs, at which switches the ports hang."""
+    node: str = ""
+    """Name of this node; set by the agent."""
+    run_dir: Path = Path("/run/eagle-eye")
+    """Run directory with the launchers' job files; set by the agent."""
+    sysfs: Path = Path("/sys")
+    """Where the kernel's sysfs is mounted."""
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
+    clock: Clock = field(default_factory=SystemClock)
+
+    interval_s: ClassVar[float] = 1.0
+    timeout_s: ClassVar[float] = 10.0
+
+    def __post_init__(self) -> None:
+        self.problems: tuple[str, ...] = ()
+        """What could not be used at the last look, each with its remedy."""
+        configured = ConfiguredPlaces(self.topology)
+        self._rails = configured.rails(self.node)
+        labels = NodeLabels(self.labels_files, switch=self.switch_labels, rack=self.rack_labels, zone=self.zone_labels)
+        self._sources = PlaceSources(self.node, configured, SlurmTopology(self.slurm), labels)
+        self._lldp = LldpNeighbors(COMMAND if self.lldp else ())
+        self._jobs = JobDirectory(Path(self.run_dir))
+        self._files = KernelFiles()
+        self._rates: dict[LinkPort, float] = {}
+        """The highest of each port so far, in bytes per second."""
+        self._place = NodePlace()
+        self._told: dict[str, dict[str, Attributes]] = {}
+        """Job → event → what it was told."""
+        self._look_at = -math.inf
+
+    def collect(self) -> list[Event]:
+        now = self.clock.monotonic()
+        waited = not self._lldp.settled
+        self._lldp.look(now)
+        if now >= self._look_at or (waited and self._lldp.settled):
+            self._look_at = now + self.look_s
+            self._look()
+        return list(self._news()) if self._lldp.settled else []
+
+    @property
+    def knows(self) -> str:
+        """In words, for `eagle-eye agent --check`."""
+        return _words(self._place)
+
+    # --- looking
+
+    def _look(self) -> None:
+        self._find_ports()
+        fabric = self._fabric()
+        self._place = self._sources.place(self._lldp.known, [port.interface.name for port in fabric if port.interface is not None])
+        problems = tuple(filter(None, (*self._sources.problems, self._lldp.problem)))
+        for problem in problems:
+            if problem not in self.problems:
+                log.warning("%s", problem)
+        self.problems = problems
+
+    def _find_ports(self) -> None:
+        rates = {}
+        for port in find_ports(self.sysfs):
+            state = state_of(port, self._files)
+            rates[port] = float(np.fmax(state.bytes_per_s if state.active else math.nan, self._rates.get(port, math.nan)))
+        self._rates = rates
+
+    def _fabric(self) -> list[LinkPort]:
+        """Ports with a rail, in the order of their rails."""
+        rails = rails_of(self._rates, self._rails)
+        return sorted((port for port in self._rates if port.name in rails), key=lambda port: rails[port.name])
+
+    # --- telling
+
+    def _news(self) -> Iterator[Event]:
+        jobs = [job.job for job in self._jobs.read() if not job.stopped]
+        self._told = {job: self._told.get(job, {}) for job in jobs}
+        for job, told in self._told.items():
+            if (place := _attributes(self._place)) != told.get(NODE_PLACE, {}):
+                told[NODE_PLACE] = place
+                yield unsigned_event(NODE_PLACE, Kind.NODE, self.node, self.clock.now(), f"{self.node} is at {_words(self._place)}", job, **place)
+
+
+def _attributes(place: NodePlace) -> Attributes:
+    known = filled({"switch": place.switch, "rack": place.rack, "zone": place.zone, "source": place.source})
+    return {name: str(value) for name, value in known.items()}
+
+
+def _words(place: NodePlace) -> str:
+    known = ", ".join(f"{name} {value}" for name, value in (("switch", place.switch), ("rack", place.rack), ("zone", place.zone)) if value)
+    return f"{known} (by {place.source})" if known else "a place that nobody knows"

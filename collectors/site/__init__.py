@@ -1,0 +1,1 @@
+"""Sources of what a site knows of its nodes: where each of them is."""

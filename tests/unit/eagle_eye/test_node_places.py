@@ -1,0 +1,96 @@
+"""Where the nodes of a job are, in its layout, its topology and its snapshots."""
+
+import pytest
+
+from eagle_eye.frames import Frame, FrameBuilder
+from eagle_eye.job_snapshots import JobSnapshots
+from eagle_eye.types import Entity, Event, Kind, Layout, Mark, NodePlace, RankPlacement
+from eagle_eye.wire import Schemas, decode, encode
+
+JOB = "t/n/r"
+
+
+class Job:
+    """Feeds a builder and closes frames."""
+
+    def __init__(self) -> None:
+        self.builder = FrameBuilder(JOB, Schemas())
+        self.number = 0
+
+    def tick(self) -> Frame:
+        self.number += 1
+        return self.builder.tick(Mark(mark="tick", generation=1, number=self.number, time=100.0 + self.number))
+
+
+def layout(*nodes: str, epoch: int = 1, places: dict[str, NodePlace] | None = None) -> Layout:
+    placements = tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(nodes))
+    return Layout(job=JOB, epoch=epoch, time=float(epoch), coordinator="a", launchers={"a": "", "spare": ""}, placements=placements, places=places or {})
+
+
+def place(node: str, number: int = 1, *, of: str = "", **told: str) -> Event:
+    return Event(name="node.place", job=JOB, entity=Entity(kind=Kind.NODE, name=of or node), time=0.0, node=node, incarnation="b", number=number, attributes=told)
+
+
+def switches(frame: Frame) -> dict[str, str]:
+    return dict(frame.topology.nodes)
+
+
+def test_a_place_is_in_the_layout_and_the_topology_before_and_after_a_new_epoch() -> None:
+    job = Job()
+    job.builder.feed(place("a", switch="leaf-1", rack="r1", source="slurm"))
+    job.builder.feed(layout("a", "b"))
+    assert switches(job.tick()) == {"a": "leaf-1", "b": ""}
+    job.builder.feed(place("b", switch="leaf-2"))
+    job.builder.feed(place("spare", switch="leaf-2"))
+    frame = job.tick()
+    assert switches(frame) == {"a": "leaf-1", "b": "leaf-2", "spare": "leaf-2"}
+    assert frame.layout is not None
+    assert frame.layout.places["a"] == NodePlace(switch="leaf-1", rack="r1", source="slurm")
+    job.builder.feed(layout("b", epoch=2))
+    assert switches(job.tick()) == {"a": "leaf-1", "b": "leaf-2", "spare": "leaf-2"}, "a's launcher still votes"
+
+
+def test_a_node_that_moves_has_its_new_place() -> None:
+    job = Job()
+    job.builder.feed(layout("a"))
+    job.builder.feed(place("a", switch="leaf-1"))
+    job.tick()
+    job.builder.feed(place("a", 2))
+    assert switches(job.tick()) == {"a": ""}, "nobody knows any more"
+    job.builder.feed(place("a", 3, switch="leaf-3"))
+    assert switches(job.tick()) == {"a": "leaf-3"}
+
+
+def test_who_begins_to_read_later_has_the_places_from_the_layout_that_was_written_down() -> None:
+    first, later = Job(), Job()
+    first.builder.feed(place("a", switch="leaf-1"))
+    first.builder.feed(layout("a", "b"))
+    written = first.tick().layout
+    assert written is not None
+    later.builder.feed(decode(encode(written), Schemas()))  # type: ignore[arg-type]
+    assert switches(later.tick()) == {"a": "leaf-1", "b": ""}
+    later.builder.feed(place("a", 2, switch="leaf-2"))
+    later.tick()
+    later.builder.feed(written)
+    assert switches(later.tick()) == {"a": "leaf-2", "b": ""}, "what the node said since counts"
+
+
+@pytest.mark.parametrize("event", [place("b", of="a", switch="leaf-9"), place("a", switch="x" * 401), place("a", rack="a\0b"), place("elsewhere", switch="leaf-9")])
+def test_nobody_speaks_for_another_node_and_names_that_cannot_be_are_none(event: Event) -> None:
+    job = Job()
+    job.builder.feed(layout("a", "b"))
+    job.builder.feed(event)
+    assert switches(job.tick()) == {"a": "", "b": ""}
+
+
+def test_the_leader_is_told_with_the_layout_once_and_when_it_changes() -> None:
+    job, snapshots = Job(), JobSnapshots()
+    job.builder.feed(layout("a", "b"))
+    job.builder.feed(place("a", switch="leaf-1"))
+    told = []
+    for number in range(4):
+        if number == 2:
+            job.builder.feed(place("b", switch="leaf-2"))
+        snapshot = snapshots.of(job.tick())
+        told.append(snapshot and snapshot.layout and {node: each.switch for node, each in snapshot.layout.places.items()})
+    assert told == [{"a": "leaf-1"}, None, {"a": "leaf-1", "b": "leaf-2"}, None]
