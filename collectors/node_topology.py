@@ -1,11 +1,11 @@
-"""Where this node is: its switch, rack and zone, by the configuration, Slurm, labels of Kubernetes and LLDP.
+"""Where this node is (its switch, rack and zone, by the configuration, Slurm, labels of Kubernetes and LLDP), and its devices: which port each GPU is next to.
 
-Told to each job on the node once, and again when it has changed (`node.place`): the servers keep it with the job's layout.
+Both are told to each job on the node once, and again when they have changed (`node.place`, `node.devices`): the servers keep them with the job's layout.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -15,16 +15,19 @@ import numpy as np
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import TopologyConfig
 from eagle_eye.configured_places import ConfiguredPlaces
+from eagle_eye.node_devices import NODE_DEVICES, NodeGpu, NodePort, devices_attributes
 from eagle_eye.node_places import NODE_PLACE
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Kind, NodePlace
 
 from .agent.job_directory import JobDirectory
 from .agent.unsigned_event import filled, unsigned_event
+from .node.driver_gpus import DRIVER, driver_gpus
 from .node.kernel_files import KernelFiles
 from .node.link_ports import LinkPort, find_ports, state_of
+from .node.pci_topology import gpu_place, nearest_ports, place_of
 from .node.rails import rails_of
-from .site.lldp_neighbors import COMMAND, LldpNeighbors
+from .site.lldp_neighbors import COMMAND, LldpNeighbor, LldpNeighbors
 from .site.node_labels import FILES, RACK_LABELS, SWITCH_LABELS, ZONE_LABELS, NodeLabels
 from .site.place_sources import PlaceSources
 from .site.slurm_topology import FOLDERS, SlurmTopology
@@ -32,11 +35,12 @@ from .site.slurm_topology import FOLDERS, SlurmTopology
 log = logging.getLogger(__name__)
 
 Attributes = Mapping[str, str]
+NOBODY = LldpNeighbor("", "")
 
 
 @dataclass
 class NodeTopologyCollector:
-    """`node.place` events: where this node is, told to each job once and when it changes."""
+    """`node.place` and `node.devices` events: where this node is, its GPUs and ports, told to each job once and when they change."""
 
     look_s: Seconds = 30.0
     """Seconds between two looks at files and ports. A new job is told at once."""
@@ -58,6 +62,8 @@ class NodeTopologyCollector:
     """Run directory with the launchers' job files; set by the agent."""
     sysfs: Path = Path("/sys")
     """Where the kernel's sysfs is mounted."""
+    driver: Path = DRIVER
+    """Where NVIDIA's driver lists its GPUs."""
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     clock: Clock = field(default_factory=SystemClock)
 
@@ -76,7 +82,11 @@ class NodeTopologyCollector:
         self._files = KernelFiles()
         self._rates: dict[LinkPort, float] = {}
         """The highest of each port so far, in bytes per second."""
+        self._uuids: dict[str, str] = {}
+        """PCI address → UUID, also of a GPU that was lost since."""
         self._place = NodePlace()
+        self._gpus: list[NodeGpu] = []
+        self._ports: list[NodePort] = []
         self._told: dict[str, dict[str, Attributes]] = {}
         """Job → event → what it was told."""
         self._look_at = -math.inf
@@ -93,14 +103,21 @@ class NodeTopologyCollector:
     @property
     def knows(self) -> str:
         """In words, for `eagle-eye agent --check`."""
-        return _words(self._place)
+        return f"{_words(self._place)}; {self._devices}"
+
+    @property
+    def _devices(self) -> str:
+        return f"{len(self._gpus)} GPU{'' if len(self._gpus) == 1 else 's'} and {len(self._ports)} port{'' if len(self._ports) == 1 else 's'} of the fabric"
 
     # --- looking
 
     def _look(self) -> None:
         self._find_ports()
-        fabric = self._fabric()
+        rails = rails_of(self._rates, self._rails)
+        fabric = sorted((port for port in self._rates if port.name in rails), key=lambda port: rails[port.name])
         self._place = self._sources.place(self._lldp.known, [port.interface.name for port in fabric if port.interface is not None])
+        self._ports = [self._node_port(port, rails[port.name]) for port in fabric]
+        self._gpus = self._node_gpus(fabric)
         problems = tuple(filter(None, (*self._sources.problems, self._lldp.problem)))
         for problem in problems:
             if problem not in self.problems:
@@ -114,20 +131,33 @@ class NodeTopologyCollector:
             rates[port] = float(np.fmax(state.bytes_per_s if state.active else math.nan, self._rates.get(port, math.nan)))
         self._rates = rates
 
-    def _fabric(self) -> list[LinkPort]:
-        """Ports with a rail, in the order of their rails."""
-        rails = rails_of(self._rates, self._rails)
-        return sorted((port for port in self._rates if port.name in rails), key=lambda port: rails[port.name])
+    def _node_port(self, port: LinkPort, rail: int) -> NodePort:
+        neighbor = self._lldp.known.get(port.interface.name if port.interface is not None else "", NOBODY)
+        return NodePort(name=port.name, pci=port.pci, numa=place_of(port.hardware).numa, rail=rail, switch=neighbor.switch, switch_port=neighbor.port)
+
+    def _node_gpus(self, fabric: Sequence[LinkPort]) -> list[NodeGpu]:
+        found = driver_gpus(self.driver)
+        self._uuids = {gpu.pci: gpu.uuid or self._uuids.get(gpu.pci, "") for gpu in found}
+        places = [gpu_place(self.sysfs, gpu.pci) for gpu in found]
+        return [
+            NodeGpu(uuid=self._uuids[gpu.pci], index=index, pci=gpu.pci, mig_instances=gpu.instances, numa=place.numa, port=port)
+            for index, (gpu, place, port) in enumerate(zip(found, places, nearest_ports(places, fabric), strict=True))
+        ]
 
     # --- telling
 
     def _news(self) -> Iterator[Event]:
         jobs = [job.job for job in self._jobs.read() if not job.stopped]
         self._told = {job: self._told.get(job, {}) for job in jobs}
+        facts = (
+            (NODE_PLACE, _attributes(self._place), f"{self.node} is at {_words(self._place)}"),
+            (NODE_DEVICES, devices_attributes(self._gpus, self._ports), f"{self.node} has {self._devices}"),
+        )
         for job, told in self._told.items():
-            if (place := _attributes(self._place)) != told.get(NODE_PLACE, {}):
-                told[NODE_PLACE] = place
-                yield unsigned_event(NODE_PLACE, Kind.NODE, self.node, self.clock.now(), f"{self.node} is at {_words(self._place)}", job, **place)
+            for name, attributes, message in facts:
+                if attributes != told.get(name, {}):
+                    told[name] = attributes
+                    yield unsigned_event(name, Kind.NODE, self.node, self.clock.now(), message, job, **attributes)
 
 
 def _attributes(place: NodePlace) -> Attributes:

@@ -1,8 +1,10 @@
-"""What workers and agents say of themselves, folded into the layout of their job: parallel ranks, and where the nodes are."""
+"""What workers and agents say of themselves, folded into the layout of their job: parallel ranks, where the nodes are, and the ports of
+their GPUs."""
 
 from collections.abc import Mapping
 
 from .event_attributes import integer_attribute
+from .node_devices import NODE_DEVICES
 from .node_places import NODE_PLACE, NodePlaces
 from .parallel_ranks import WORKER_GROUPS, told_ranks, with_parallel_ranks
 from .types import Event, Layout
@@ -23,6 +25,8 @@ class LayoutFacts:
             self._take_groups(event, epoch, workers)
         elif event.name == NODE_PLACE:
             self._places.take(event)
+        elif event.name == NODE_DEVICES:
+            self._places.take_devices(event)
 
     def _take_groups(self, event: Event, epoch: int, workers: Mapping[str, str]) -> None:
         """Of a worker of the newest epoch, by the agent of its own node: nobody else knows."""

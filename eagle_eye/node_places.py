@@ -1,4 +1,5 @@
-"""What the agents of a job's nodes say of where they are: `node.place` events, folded into the job's layout.
+"""What the agents of a job's nodes say of where they are, and of the ports next to their GPUs: `node.place` and `node.devices` events, folded into the
+job's layout.
 
 An event is told once: the owner of the partition writes the layout down again and again, and who begins to read later has the places from there.
 """
@@ -7,7 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from .types import Event, Kind, Layout, NodePlace
+from .node_devices import gpus_told
+from .types import Event, Kind, Layout, NodePlace, RankPlacement
 
 NODE_PLACE = "node.place"
 """Event of the agent: switch, rack and zone of its node, and who says so."""
@@ -32,27 +34,43 @@ class NodePlaces:
         self.changed = False
         """Something was told since the last layout was made of it."""
         self._places: dict[str, NodePlace] = {}
+        self._ports: dict[str, dict[str, str]] = {}
+        """Node → UUID of a GPU → the link next to it."""
 
     def take(self, event: Event) -> None:
         """An event of one of NODES_KEPT nodes; more are not kept."""
         place = place_told(event)
-        if place is None or self._places.get(event.node) == place or (event.node not in self._places and len(self._places) >= NODES_KEPT):
-            return
-        self._places[event.node] = place
-        self.changed = True
+        if place is not None and self._places.get(event.node) != place and (event.node in self._places or len(self._places) < NODES_KEPT):
+            self._places[event.node], self.changed = place, True
+
+    def take_devices(self, event: Event) -> None:
+        """The same of the ports next to its GPUs."""
+        gpus = gpus_told(event)
+        ports = None if gpus is None else {gpu.uuid: f"{event.node}/{gpu.port}" for gpu in gpus if gpu.uuid and gpu.port}
+        if ports is not None and self._ports.get(event.node) != ports and (event.node in self._ports or len(self._ports) < NODES_KEPT):
+            self._ports[event.node], self.changed = ports, True
 
     def recall(self, layout: Layout) -> None:
         """What a layout holds that an owner has written down: it counts where the node itself has said nothing since."""
         for node in (*layout.nodes, *layout.launchers) if layout.places else ():
             if node in layout.places and len(self._places) < NODES_KEPT:
                 self._places.setdefault(node, layout.places[node])
+        recalled: dict[str, dict[str, str]] = {}
+        for place in layout.placements:
+            if place.gpu and place.port.startswith(f"{place.node}/"):
+                recalled.setdefault(place.node, {})[place.gpu] = place.port
+        self._ports = {**recalled, **self._ports} if len(recalled) + len(self._ports) <= 2 * NODES_KEPT else self._ports
 
     def on(self, layout: Layout) -> Layout:
-        """The layout with the places of its nodes."""
+        """The layout with the places of its nodes, and the ports of its workers' GPUs."""
         self.changed = False
-        places = _of_nodes(layout, self._places)
-        return layout if places == layout.places else msgspec.structs.replace(layout, places=places)
+        places = {node: self._places[node] for node in dict.fromkeys((*layout.nodes, *layout.launchers)) if node in self._places}
+        placements = tuple(_with_port(place, self._ports) for place in layout.placements) if self._ports else layout.placements
+        if places == layout.places and placements == layout.placements:
+            return layout
+        return msgspec.structs.replace(layout, places=places, placements=placements)
 
 
-def _of_nodes(layout: Layout, places: Mapping[str, NodePlace]) -> dict[str, NodePlace]:
-    return {node: places[node] for node in dict.fromkeys((*layout.nodes, *layout.launchers)) if node in places}
+def _with_port(place: RankPlacement, ports: Mapping[str, Mapping[str, str]]) -> RankPlacement:
+    port = ports[place.node].get(place.gpu, "") if place.node in ports else place.port
+    return place if port == place.port else msgspec.structs.replace(place, port=port)

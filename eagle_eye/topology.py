@@ -17,24 +17,31 @@ def with_layout(topology: Topology, layout: Layout) -> Topology:
     gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.placements if place.gpu}}
     workers = {**topology.workers, **{place.worker: place.node for place in layout.placements}}
     worker_gpus = {**topology.worker_gpus, **{place.worker: place.gpu for place in layout.placements if place.gpu}}
-    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus, jobs={**topology.jobs, layout.job: layout.workers})
+    racks = {**{node: place.rack for node, place in layout.places.items() if place.rack}, **topology.racks}
+    gpu_ports = {**topology.gpu_ports, **{place.gpu: place.port for place in layout.placements if place.gpu and place.port}}
+    jobs = {**topology.jobs, layout.job: layout.workers}
+    return Topology(nodes=nodes, racks=racks, gpus=gpus, workers=workers, worker_gpus=worker_gpus, gpu_ports=gpu_ports, jobs=jobs)
 
 
 def merged(topologies: Iterable[Topology]) -> Topology:
     """One topology out of those of several jobs; a known switch wins over an unknown one."""
     nodes: dict[str, str] = {}
+    racks: dict[str, str] = {}
     gpus: dict[str, str] = {}
     workers: dict[str, str] = {}
     worker_gpus: dict[str, str] = {}
+    gpu_ports: dict[str, str] = {}
     jobs: dict[str, tuple[str, ...]] = {}
     for topology in topologies:
         for node, switch in topology.nodes.items():
             nodes[node] = switch or nodes.get(node, "")
+        racks.update(topology.racks)
         gpus.update(topology.gpus)
         workers.update(topology.workers)
         worker_gpus.update(topology.worker_gpus)
+        gpu_ports.update(topology.gpu_ports)
         jobs.update(topology.jobs)
-    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus, jobs=jobs)
+    return Topology(nodes=nodes, racks=racks, gpus=gpus, workers=workers, worker_gpus=worker_gpus, gpu_ports=gpu_ports, jobs=jobs)
 
 
 def node_of(entity: Entity, topology: Topology) -> str:

@@ -6,13 +6,11 @@ An address that was known once stays known: a GPU that is lost has no UUID any m
 import re
 from pathlib import Path
 
+from collectors.node.driver_gpus import DRIVER, driver_gpus
+
 from .kernel_messages import pci_address_of
 
-DRIVER = Path("/proc/driver/nvidia/gpus")
-_UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_IN_FILE = re.compile(rf"^GPU UUID:\s+({_UUID})\s*$", re.MULTILINE)
-_IN_LINE = re.compile(rf"NVRM: GPU at PCI:([0-9a-fA-F:.]+): ({_UUID})")
-LARGEST = 4096
+_IN_LINE = re.compile(r"NVRM: GPU at PCI:([0-9a-fA-F:.]+): (GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 class GpuAddresses:
@@ -24,18 +22,7 @@ class GpuAddresses:
 
     def refresh(self) -> None:
         """Read the driver's files again; a node without them has none."""
-        try:
-            folders = list(self._driver.iterdir())
-        except OSError:
-            return
-        for folder in folders:
-            try:
-                with (folder / "information").open() as file:
-                    found = _IN_FILE.search(file.read(LARGEST))
-            except (OSError, UnicodeDecodeError):
-                continue
-            if found and (address := pci_address_of(folder.name)):
-                self._uuids[address] = found[1]
+        self._uuids |= {gpu.pci: gpu.uuid for gpu in driver_gpus(self._driver) if gpu.uuid}
 
     def learn(self, line: str) -> None:
         """`NVRM: GPU at PCI:0000:9b:00: GPU-…`, which the driver writes before the first Xid of a GPU."""

@@ -17,6 +17,8 @@ class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
     local_rank: Number
     gpu: str = ""
     """UUID of its GPU; empty on a machine without."""
+    port: str = ""
+    """The link (node/port) next to its GPU, as the node's agent says; the detecting servers fill it in."""
     dp: Number = 0
     pp: Number = 0
     tp: Number = 0
@@ -218,16 +220,20 @@ class Step(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class Topology(Noun, frozen=True, kw_only=True):
-    """Physical topology: switch of each node, node of each GPU and worker."""
+    """Physical topology: switch and rack of each node, node and port of each GPU and worker."""
 
     nodes: dict[str, str] = {}
     """Node → switch ('' = unknown)."""
+    racks: dict[str, str] = {}
+    """Node → rack, where it is known."""
     gpus: dict[str, str] = {}
     """GPU UUID → node."""
     workers: dict[str, str] = {}
     """Worker → node, of the newest layouts."""
     worker_gpus: dict[str, str] = {}
     """Worker → UUID of its GPU, where it is known."""
+    gpu_ports: dict[str, str] = {}
+    """GPU UUID → the link next to it, where it is known."""
     jobs: dict[str, tuple[str, ...]] = {}
     """Job → its workers, of the newest layouts: a worker's name has the run alone, and two jobs may have runs of the same name."""
 

@@ -1,6 +1,6 @@
 """A small /sys of network cards, as files that a test changes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NDR = "400 Gb/sec (4X NDR)"
@@ -13,11 +13,18 @@ class Sysfs:
     """`root` is what a collector gets for /sys."""
 
     root: Path
+    bridges: dict[str, str] = field(default_factory=dict)
+    """PCI address → what it is behind, if not the host bridge pci0000:00."""
 
-    def card(self, pci: str) -> Path:
-        """The folder of a PCI function; made if it is not there."""
-        folder = self.root / "devices" / "pci0000:00" / pci
-        folder.mkdir(parents=True, exist_ok=True)
+    def card(self, pci: str, behind: str = "", numa: int = -1) -> Path:
+        """The folder of a PCI function; made if it is not there. `behind`: bridges such as pci0000:15/0000:15:01.0."""
+        known = self.bridges.setdefault(pci, behind or "pci0000:00")
+        folder = self.root / "devices" / known / pci
+        if not folder.exists():
+            self.write(folder / "numa_node", str(numa))
+            listed = self.root / "bus" / "pci" / "devices" / pci
+            listed.parent.mkdir(parents=True, exist_ok=True)
+            listed.symlink_to(folder)
         return folder
 
     def rdma(self, device: str, pci: str, *, rate: str = NDR, state: str = ACTIVE, layer: str = "InfiniBand", **counters: str) -> Path:

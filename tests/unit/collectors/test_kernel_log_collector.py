@@ -151,7 +151,7 @@ def test_gpus_are_named_by_the_drivers_files(node: Node, tmp_path: Path, monkeyp
     folder = tmp_path / "gpus" / "0000:9b:00.0"
     folder.mkdir(parents=True)
     (folder / "information").write_text(f"GPU UUID: \t {UUID}\n")
-    monkeypatch.setattr(kernel_log, "GpuAddresses", lambda: GpuAddresses(tmp_path / "gpus"))
+    monkeypatch.setattr(kernel_log, "GpuAddresses", lambda: GpuAddresses(tmp_path))
     node.collector = node.start()
     (event,) = node.told("NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.")
     assert event.entity.name == UUID

@@ -9,8 +9,8 @@ INFORMATION = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 501\nGPU UUID: \t 
 
 
 def driver(folder: Path, uuid: str) -> Path:
-    (folder / "0000:9b:00.0").mkdir(parents=True, exist_ok=True)
-    (folder / "0000:9b:00.0" / "information").write_text(INFORMATION.format(uuid=uuid))
+    (folder / "gpus" / "0000:9b:00.0").mkdir(parents=True, exist_ok=True)
+    (folder / "gpus" / "0000:9b:00.0" / "information").write_text(INFORMATION.format(uuid=uuid))
     return folder
 
 
