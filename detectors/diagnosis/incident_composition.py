@@ -20,6 +20,7 @@ from eagle_eye.types import (
 
 from .causes import EVERYWHERE, LASTING, PROGRAM_ON_GPU, RECOVERY_S, WHOLE_NODE, Cause
 from .finding_relations import are_one_fault, cause_of, explains, movers, only_of_the_program, says_the_same, strength
+from .shared_place import place_evidence
 
 PARTS_KEPT = 256
 COUNT = "count"
@@ -70,7 +71,7 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
     if word in PROGRAM_ON_GPU and any(only_of_the_program(part) for part in parts):
         word = PROGRAM_ON_GPU[word]
-    evidence = _evidence(parts, roots, incident.more)
+    evidence = (*place_evidence(roots, cause.word, topology), *_evidence(parts, roots, incident.more))
     if everywhere:
         evidence = (Evidence(text=EVERYWHERE), *evidence)
     to_blame = {root.id for root in roots}
