@@ -27,7 +27,8 @@ def test_what_agents_say_of_their_nodes_counts_after_the_configuration_and_is_se
     around = ClusterView(ConfiguredPlaces(TopologyConfig(nodes=(NodesConfig(hosts="a", switch="leaf-1"),))))
     job = a_job("t/a/r", ("a", "b"))
     assert around.topology([job]).nodes == {"a": "leaf-1", "b": ""}
-    job.layout = structs.replace(job.layout, places={"a": NodePlace(switch="leaf-8"), "b": NodePlace(switch="leaf-2")})
+    placed = structs.replace(job.layout, places={"a": NodePlace(switch="leaf-8"), "b": NodePlace(switch="leaf-2")})
+    job.update(JobSnapshot(job="t/a/r", generation=1, number=2, time=NOW, tick=True, layout=placed), calm=True)
     assert around.topology([job]).nodes == {"a": "leaf-1", "b": "leaf-2"}
 
 
