@@ -1,1 +1,1 @@
-"""Elastic training inside other frameworks' trainers."""
+"""Other frameworks' trainers: as elastic workers, or watched where they are."""

@@ -1,0 +1,123 @@
+"""Lightning's Trainer, watched: steps, their phases, evaluations and checkpoints, loss, learning rate and samples.
+
+    from eagle_eye.training.integrations.lightning import StepCallback
+
+    trainer = Trainer(callbacks=[StepCallback()])
+
+A step is an update of the optimizer (`trainer.global_step`), of however many batches; one of several optimizers counts once. An evaluation within the
+fit is a phase of the step that is under way, or of none behind the last. Without a launcher it does nothing. Import lightning or pytorch_lightning first.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from eagle_eye.training.probe import Monitor, Phase, monitor
+
+from .training_steps import CountsOf, TrainingSteps, counts_of
+
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # two packages with the same classes: the one that is used
+    from pytorch_lightning import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+
+class StepCallback(Callback):  # type: ignore[misc]  # of another package, which is not looked into
+    """Reports what a Trainer does. The names of its methods are Lightning's.
+
+    counts_of: a batch → its samples and tokens, where input_ids or the first tensor do not tell. gradient_norm: compute it before each update, in one
+    more pass over the gradients; it is that of a rank's own shard with FSDP. A script that knows it logs it for nothing: `eagle_eye.monitor().log(grad_norm=...)`.
+    """
+
+    def __init__(self, *, counts_of: CountsOf = counts_of, gradient_norm: bool = False) -> None:
+        self._counts_of, self._gradient_norm = counts_of, gradient_norm
+        self._monitor: Monitor = Monitor(None)
+        self._steps: TrainingSteps | None = None
+        self._updates = 0
+        self._evaluation: Phase | None = None
+        self._save: Callable[..., Any] | None = None
+
+    # --- the loop
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - the signature of Lightning, here and below
+        self._monitor = monitor()  # not before: a callback may be pickled on its way to another process
+        if self._save is None:
+            self._save = trainer.save_checkpoint
+            trainer.save_checkpoint = self._marked(trainer.save_checkpoint, "checkpoint")
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        if self._save is not None:
+            trainer.save_checkpoint, self._save = self._save, None
+        self._monitor, self._steps = Monitor(None), None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._steps, self._updates = TrainingSteps(self._monitor, self._counts_of), trainer.global_step
+        self._steps.start(trainer.global_step)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        if self._steps is not None:
+            self._steps.micro_batch(batch)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
+        self._monitor.mark("backward")
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._monitor.mark("other")
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
+        self._monitor.mark("optimizer")
+        if self._steps is not None:
+            self._steps.log(lambda: {"learning_rate": optimizer.param_groups[0]["lr"]})
+            if self._gradient_norm:
+                self._steps.log(lambda: {"grad_norm": _norm(optimizer.param_groups)})
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        if self._steps is None:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None and pl_module.automatic_optimization and trainer.accumulate_grad_batches > 1:
+            loss = loss * trainer.accumulate_grad_batches  # it comes divided by that
+        self._steps.loss(loss)
+        before, self._updates = self._updates, trainer.global_step
+        self._steps.end_micro_batch(stepped=self._updates > before)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._monitor.stop()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        self._monitor.stop()
+
+    # --- what is no training
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._evaluation = self._monitor.phase("evaluation")
+        self._evaluation.__enter__()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        if self._evaluation is not None:
+            self._evaluation.__exit__()
+            self._evaluation = None
+
+    on_test_start, on_test_end = on_validation_start, on_validation_end
+    on_predict_start, on_predict_end = on_validation_start, on_validation_end
+
+    def _marked(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def marked(*arguments: Any, **named: Any) -> Any:
+            with self._monitor.phase(phase):
+                return function(*arguments, **named)
+
+        return marked
+
+
+def _norm(groups: Any) -> Any:
+    """Euclidean norm of all gradients, a tensor of one element on their device."""
+    import torch
+
+    gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
+    norms = [torch.linalg.vector_norm(each.detach()).to(gradients[0].device) for each in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms))
