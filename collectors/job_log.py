@@ -1,8 +1,8 @@
-"""Errors in the output of training jobs: CUDA, NCCL, torch, storage, memory, scheduler, and whole Python tracebacks.
+"""Errors in the output of training jobs (CUDA, NCCL, torch, storage, memory, scheduler, whole Python tracebacks), and the training values that it prints.
 
 The logs of this node's workers are followed while they grow, and so are files of your own (of Slurm, for example), each from
-where the agent stopped. What a line says is in log/job_messages.toml; other lines are not reported. Secrets are taken out
-before anything leaves the node.
+where the agent stopped. What a line says is in log/job_messages.toml, which values it holds in
+log/training_values.toml; other lines are not reported. Secrets are taken out before anything leaves the node.
 """
 
 import logging
@@ -13,17 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.ranges import Count, Seconds
 from eagle_eye.redaction import redact
-from eagle_eye.types import Event, Kind
+from eagle_eye.types import Event, Kind, Reading
 
 from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, trusted
 from .agent.unsigned_event import filled, unsigned_event
 from .log.file_tailer import CHUNK, FilePosition, FileTailer
 from .log.job_messages import JobMessage, JobMessages, JobOutput
+from .log.printed_values import NAMES, PrintedValues, ValueSearch
 from .log.position_file import PositionFile
 from .log.repeat_limit import RepeatLimit
+from .log.value_formats import ValueFormats
 from .worker.procfs import started_s_ago
 
 log = logging.getLogger(__name__)
@@ -35,9 +39,11 @@ LEFT_S = 10.0
 MOST_PIECES = 64
 """Megabytes of one log that one look takes."""
 MOST_EVENTS = 128
-"""Events of one log and look; how many others there were is logged."""
+"""Events of one log and look; how many others there were is printed."""
 LONGEST_TRACEBACK = 8000
 """Characters of a traceback in an event: its end, which has the exception."""
+LEAD_S = 0.1
+"""The look that is at most so long before a full second returns the values of that second's batch."""
 _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
 
 
@@ -47,6 +53,10 @@ class _Followed:
 
     tailer: FileTailer
     output: JobOutput
+    values: PrintedValues | None
+    """None: none are read."""
+    has_values: bool = False
+    """Some line has held one: its worker has a row in each reading of its job."""
     worker: str = ""
     job: str = ""
     rank: str = ""
@@ -61,17 +71,23 @@ class _Followed:
 
 @dataclass
 class JobLogCollector:
-    """`log.error` and `log.notice` events of workers, and of the node for files of your own."""
+    """`log.error` and `log.notice` events of workers, and of the node for files of your own; loss, gradient norm and speed that workers print."""
 
     further_files: tuple[str, ...] = ()
     """Other logs of jobs, as absolute patterns: /var/log/slurm/job-*.out."""
     patterns: str = ""
     """A TOML file with rows of your own, in the form of log/job_messages.toml; they count before those of this release."""
+    training_values: bool = True
+    """Read loss, gradient norm, speed and the like where a worker prints them. They are shown and judged where the script does not mark its own."""
+    value_formats: str = ""
+    """A TOML file with line formats of your own, in the form of log/training_values.toml; they count before those of this release."""
     repeat_s: Seconds = 60.0
     """Equal messages of a log, numbers aside, within so many seconds are one event."""
     most_backlog_mb: Count = 256
     """Of a log that has grown by more megabytes than these the older part is passed over, and counted in a warning."""
     node: str = ""
+    reading_s: Seconds = 1.0
+    """Seconds between two readings of training values; set by the agent."""
     run_dir: Path = Path("/run/eagle-eye")
     """Run directory with the launchers' job files; set by the agent."""
     state_dir: Path | None = None
@@ -86,12 +102,15 @@ class JobLogCollector:
         self._jobs = JobDirectory(Path(self.run_dir))
         self._positions = PositionFile(self.state_dir, "job_log", self.node, FilePosition)
         self._repeats = RepeatLimit(self.repeat_s)
+        self._values = ValueSearch(ValueFormats(Path(self.value_formats) if self.value_formats else None)) if self.training_values else None
         self._followed: dict[str, _Followed] = {}
+        self._second = -1
 
-    def collect(self) -> list[Event]:
+    def collect(self) -> list[Event | Reading]:
         self._positions.save()  # the events of the call before are with the agent now
         self._find_logs()
-        return [event for name, followed in self._followed.items() for event in self._read(name, followed)]
+        events = [event for name, followed in self._followed.items() for event in self._read(name, followed)]
+        return [*events, *self._readings(self.clock.now())]
 
     def position_of(self, path: Path) -> FilePosition:
         """How far a log has been read."""
@@ -124,7 +143,8 @@ class JobLogCollector:
 
     def _follow(self, name: str, owner: int | None, from_beginning: bool) -> _Followed:
         tailer = FileTailer(Path(name), self._positions.get(name), from_end=not from_beginning, most_backlog=self.most_backlog_mb << 20, owner=owner)
-        self._followed[name] = _Followed(tailer, JobOutput(self._messages))
+        values = PrintedValues(self._values) if self._values is not None else None
+        self._followed[name] = _Followed(tailer, JobOutput(self._messages), values)
         return self._followed[name]
 
     def _is_young(self, worker: LocalWorker) -> bool:
@@ -153,6 +173,8 @@ class JobLogCollector:
             log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
             followed.skipped_bytes = followed.tailer.skipped_bytes
         self._positions.put(name, followed.tailer.position)
+        if followed.values is not None and followed.epoch != followed.listed_epoch:
+            followed.values.begin_again()
         followed.epoch = followed.listed_epoch
 
     def _messages_of(self, followed: _Followed) -> Iterator[JobMessage]:
@@ -161,8 +183,31 @@ class JobLogCollector:
         for _ in range(MOST_PIECES):
             piece = followed.tailer.read()
             yield from followed.output.read(piece, now)
+            if followed.values is not None and followed.worker:
+                followed.values.read(piece)
             if len(piece) < CHUNK // 2:
                 return
+
+    def _readings(self, wall: float) -> Iterator[Reading]:
+        """Once a second, of each job whose workers have printed values since; its workers without a fresh one have a row of NaN."""
+        second = math.floor((wall + LEAD_S) / self.reading_s)
+        due, self._second = second != self._second, second
+        if not due:
+            return
+        jobs: dict[str, dict[str, list[float]]] = {}
+        fresh = set()
+        for each in self._followed.values():
+            row = each.values.take() if each.values is not None and each.worker else None
+            each.has_values = each.has_values or row is not None
+            if row is not None:
+                fresh.add(each.job)
+                jobs.setdefault(each.job, {})[each.worker] = row
+            elif each.has_values:
+                jobs.setdefault(each.job, {}).setdefault(each.worker, [math.nan] * len(NAMES))
+        for job in fresh:
+            with np.errstate(over="ignore"):
+                matrix = np.array(list(jobs[job].values()), np.float32)
+            yield Reading(source="job_log", kind=Kind.WORKER, entities=tuple(jobs[job]), names=NAMES, matrix=matrix, time=wall)
 
     def _event(self, name: str, followed: _Followed, message: JobMessage) -> Event | None:
         key = (name, message.code, _NUMBERS.sub("0", message.text))

@@ -29,6 +29,7 @@ from collectors.job_log import JobLogCollector
 from collectors.log.job_messages import COMPONENTS
 from collectors.log.message_table import MessageTable
 from eagle_eye.training.ring_buffer import start_time_of
+from eagle_eye.types import Event
 
 GOAL_MB_S = 200.0
 GOAL_MEMORY_MB = 150.0
@@ -80,7 +81,7 @@ def collect(collector: JobLogCollector, log: Path) -> Searched:
     before, size = _peak_mb(), log.stat().st_size
     began, found = time.perf_counter(), 0
     while True:
-        found += sum(event.name == "log.error" for event in collector.collect())
+        found += sum(isinstance(each, Event) and each.name == "log.error" for each in collector.collect())
         if collector.position_of(log).offset >= size:
             return Searched(time.perf_counter() - began, found, _peak_mb() - before)
 

@@ -52,7 +52,7 @@ class FileTailer:
         return FilePosition(self._inode, self._offset - len(self._rest))
 
     def read(self, most: int = CHUNK) -> bytes:
-        """The next whole lines, about `most` bytes at once; b"" = there are none yet. Raises OSError where the file cannot be read."""
+        """The next whole lines (and what a progress bar has drawn over meanwhile), about `most` bytes at once; b"" = there are none yet. Raises OSError where the file cannot be read."""
         if self._file < 0 and not self._open():
             return b""
         data = self._more(most)
@@ -60,7 +60,7 @@ class FileTailer:
             rest = self._rest
             self._leave()
             return rest + b"\n" if rest else self.read(most)
-        whole, end, self._rest = (self._rest + data).rpartition(b"\n")
+        whole, end, self._rest = _split(self._rest + data)
         if len(self._rest) > LONGEST_LINE:
             piece, self._rest = self._rest, b""
             return whole + end + piece + b"\n"
@@ -139,6 +139,15 @@ class FileTailer:
             return self.path.stat().st_ino != self._inode
         except FileNotFoundError:
             return False  # renamed, and the new one is not there yet
+
+
+def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Whole lines, the last end of one, and the rest. A progress bar ends no line for hours: what its carriage returns have ended is whole."""
+    whole, end, rest = data.rpartition(b"\n")
+    if b"\r" not in rest[:-1]:
+        return whole, end, rest
+    drawn, again, rest = rest.rpartition(b"\r")
+    return whole + end + drawn, again, rest
 
 
 def _rotated(path: Path) -> list[Path]:

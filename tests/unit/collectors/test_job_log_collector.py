@@ -1,5 +1,6 @@
 """Errors in the logs of workers become events of these workers."""
 
+import math
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from collectors.agent.job_directory import LocalJob, LocalWorker
 from collectors.job_log import JobLogCollector
 from collectors.worker.procfs import TICKS_PER_S
 from eagle_eye.clock import FakeClock
-from eagle_eye.types import Event, Kind
+from eagle_eye.types import Event, Kind, Reading
 
 ERROR = "RuntimeError: CUDA error: misaligned address"
 UPTIME_S = 5000.0
@@ -43,7 +44,21 @@ class Node:
     def told(self, text: str = "") -> list[Event]:
         with self.log.open("a") as file:
             file.write(text)
-        return self.collector.collect()
+        return [found for found in self.collector.collect() if isinstance(found, Event)]
+
+    def values(self, text: str = "", *, log: Path | None = None) -> dict[str, float]:
+        """What a second's reading says of the values in a text: name → value of the job's only worker with one, without those that are NaN."""
+        with (log or self.log).open("a") as file:
+            file.write(text)
+        self.clock.advance(1.0)
+        readings = [found for found in self.collector.collect() if isinstance(found, Reading)]
+        return {
+            name.removeprefix("printed_"): value
+            for reading in readings
+            for row in reading.matrix.tolist()
+            for name, value in zip(reading.names, row, strict=True)
+            if not math.isnan(value)
+        }
 
 
 @pytest.fixture
@@ -137,3 +152,44 @@ def test_a_log_that_is_a_fifo_stops_nobody(node: Node) -> None:
     node.log.unlink(missing_ok=True)
     os.mkfifo(node.log)
     assert node.collector.collect() == []
+
+
+# --- training values
+
+
+def test_the_values_that_a_worker_prints_are_a_reading_of_it_once_a_second(node: Node) -> None:
+    assert node.values("step 3 loss 2.5 grad_norm 0.75\n") == {"step": 3, "loss": 2.5, "grad_norm": 0.75, "bad_losses": 0, "bad_grad_norms": 0}
+    assert node.values("no value in it\n") == {}
+    with node.log.open("a") as file:
+        file.write("step 4 loss 2.25\n")
+    assert node.collector.collect() == []  # within the same second
+    assert node.values() == {"step": 4, "loss": 2.25, "bad_losses": 0, "bad_grad_norms": 0}
+
+
+def test_a_progress_bar_that_ends_no_line_is_read_as_it_is_drawn(node: Node) -> None:
+    assert node.values("\rEpoch 0: 1%| | 1/9 [00:10<00:14, 10.0it/s, loss=2.5]\rEpoch 0: 2%| | 2/9 [00:10<00:14")["loss"] == 2.5
+    assert node.values(", 10.0it/s, loss=1.5]\rE")["loss"] == 1.5
+
+
+def test_only_workers_that_print_values_have_rows_and_keep_them(node: Node) -> None:
+    other = msgspec.structs.replace(node.worker, worker="r/n1/1", slot=1, rank=4, log=str(node.folder / "logs" / "1.log"))
+    silent = msgspec.structs.replace(node.worker, worker="r/n1/2", slot=2, rank=5, log=str(node.folder / "logs" / "2.log"))
+    node.register(node.worker, other, silent)
+    Path(silent.log).write_text("hello\n")
+    node.values("step 1 loss 2.5\n")
+    node.values("step 1 loss 3.5\n", log=Path(other.log))
+    node.log.write_text(node.log.read_text() + "step 2 loss 2.0\n")
+    node.clock.advance(1.0)
+    (reading,) = [found for found in node.collector.collect() if isinstance(found, Reading)]
+    loss = reading.matrix[:, reading.names.index("printed_loss")]
+    assert (reading.kind, reading.entities, loss[0]) == (Kind.WORKER, ("r/n1/0", "r/n1/1"), 2.0)
+    assert math.isnan(loss[1])  # nothing new
+
+
+def test_values_can_be_left_out(node: Node) -> None:
+    node.collector = node.start(training_values=False)
+    assert node.values("step 3 loss 2.5\n") == {}
+
+
+def test_a_number_beyond_what_a_reading_holds_is_infinite(node: Node) -> None:
+    assert node.values("step 3 loss 1e300\n")["loss"] == float("inf")

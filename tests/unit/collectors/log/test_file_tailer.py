@@ -101,3 +101,21 @@ def test_a_fifo_is_refused_and_does_not_stop_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="no regular file"):
         FileTailer(tmp_path / "fifo").read()
+
+
+def test_what_a_progress_bar_has_drawn_over_is_given_out_before_its_line_ends(log: Path) -> None:
+    tailer = FileTailer(log)
+    tailer.read()
+    append(log, b"1 of 9\r2 of 9\r3 o")
+    assert tailer.read() == b"1 of 9\r2 of 9\r"
+    append(log, b"f 9\r\n")
+    assert tailer.read() == b"3 of 9\r\n"
+
+
+def test_twin_a_line_of_windows_is_not_torn_between_its_two_ends(log: Path) -> None:
+    tailer = FileTailer(log)
+    tailer.read()
+    append(log, b"one\r")
+    assert tailer.read() == b""
+    append(log, b"\n")
+    assert tailer.read() == b"one\r\n"
