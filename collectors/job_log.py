@@ -24,8 +24,8 @@ from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, trusted
 from .agent.unsigned_event import filled, unsigned_event
 from .log.file_tailer import CHUNK, FilePosition, FileTailer
 from .log.job_messages import JobMessage, JobMessages, JobOutput
-from .log.printed_values import NAMES, PrintedValues, ValueSearch
 from .log.position_file import PositionFile
+from .log.printed_values import NAMES, PrintedValues, ValueSearch
 from .log.repeat_limit import RepeatLimit
 from .log.value_formats import ValueFormats
 from .worker.procfs import started_s_ago
