@@ -13,6 +13,7 @@ from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.printed_losses import PrintedLoss, PrintedLosses
 
 Truths = NDArray[np.bool_]
 
@@ -28,6 +29,9 @@ class Loss:
     alone counts after `norm_steps` successive steps: a loss scaler produces a single one and skips that step.
 
     A step value of NaN alone means "not logged"; a worker that logged NaN sets the value LOGGED_NAN beside it.
+
+    Where the script logs no loss, what its workers print is judged: it names no worker, for it is not known whose loss a line tells and which
+    was the first. One bad line is none: a loss scaler makes some, and the next line is a number again.
     """
 
     norm_steps: Count = 3
@@ -38,6 +42,13 @@ class Loss:
     """A spike is above the window's median by so many robust standard deviations ..."""
     factor: Ratio = 1.5
     """... and by this factor."""
+    printed_losses: Count = 3
+    """Successive lines of a worker's log whose loss is no number, and no overflow step explains it; of a script that logs no loss."""
+    printed_norms: Count = 20
+    """The same of the gradient norm, while the loss still is a number: a loss scaler that looks for its scale makes a dozen."""
+    _logged: bool = field(default=False, init=False, repr=False)
+    """The script has logged a loss: what it prints does not count."""
+    _printed: PrintedLosses = field(init=False, repr=False)
     _bad_norms: int = field(default=0, init=False, repr=False)
     _finite: int = field(default=0, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
@@ -45,22 +56,29 @@ class Loss:
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        self._printed = PrintedLosses(self.printed_losses, self.printed_norms)
+
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if why := ends_epoch(event):
                 self._losses.clear()
+                self._printed.begin_epoch(event.time)
                 self._bad_norms = 0
                 self._over = max(self._over, epoch_over(event))
                 yield from self._claims.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
             if step.epoch > self._over:
                 yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
+        if frame.tick and not self._logged and (printed := self._printed.update(frame)) is not None:
+            yield from self._judge_printed(printed, Entity(kind=Kind.JOB, name=frame.job), frame.time)
 
     def _judge(self, step: Step, job: Entity) -> Iterator[Claim]:
         loss = step.values.get("loss")
         if loss is None:
             return
         bad = not_finite(step, "loss")
+        self._logged = self._logged or bool(np.isfinite(loss).any() or bad.any())
         norms = bool(not_finite(step, "grad_norm").any())
         self._bad_norms = self._bad_norms + 1 if norms else 0
         self._finite = 0 if bad.any() or norms else self._finite + 1
@@ -73,7 +91,8 @@ class Loss:
                 if kind == "loss.not_finite":
                     yield from self._claims.withdraw(entity, kind, step.end, "the loss is a number again")
         if np.isfinite(loss).any():
-            yield from self._spike(step, float(np.nanmean(loss)), job)
+            place = Evidence(text=f"in step {step.number}", metric="step", value=float(step.number))
+            yield from self._spike(place, float(np.nanmean(loss)), job, step.end)
 
     def _not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
         which = "loss" if bad.any() else "gradient norm"
@@ -92,25 +111,44 @@ class Loss:
             )
             yield from self._claims.report(claim, revise=False)
 
-    def _spike(self, step: Step, loss: float, job: Entity) -> Iterator[Claim]:
+    # --- what workers print
+
+    def _judge_printed(self, printed: PrintedLoss, job: Entity, time: float) -> Iterator[Claim]:
+        """The job's claim, which accuses nobody: its evidence names no step that could be rolled back to."""
+        if printed.bad:
+            worker, what = next(iter(printed.bad.items()))
+            lines = self.printed_losses if what == "loss" else self.printed_norms
+            others = f" (and {len(printed.bad) - 1} others)" if len(printed.bad) > 1 else ""
+            at = f", up to its step {printed.step:.0f}" if np.isfinite(printed.step) else ""
+            proof = Evidence(text=f"the {what} that {worker}{others} prints is no number in {lines} lines in succession{at}", metric="printed_step", value=_known(printed.step))
+            yield from self._claims.report(Claim(entity=job, kind="loss.not_finite", score=0.9, since=time, evidence=(proof,)), revise=False)
+        elif printed.good:
+            yield from self._claims.withdraw(job, "loss.not_finite", time, "the loss is a number again")
+            place = Evidence(text=f"printed as step {printed.step:.0f}" if np.isfinite(printed.step) else "as printed", metric="printed_step", value=_known(printed.step))
+            yield from self._spike(place, printed.loss, job, time)
+
+    # --- spikes
+
+    def _spike(self, place: Evidence, loss: float, job: Entity, time: float) -> Iterator[Claim]:
+        """`place`: which step that is."""
         if len(self._losses) >= 20:
             known = np.array(self._losses)
             median = float(np.median(known))
             spread = max(_NORMAL_MAD * float(np.median(np.abs(known - median))), 1e-6 * abs(median))
             score = (loss - median) / max(spread, 1e-12)
             if score > self.deviations and loss > self.factor * median:
-                proof = Evidence(
-                    text=f"loss {loss:.4g} in step {step.number}, {score:.0f} deviations above {median:.4g}",
-                    metric="step",
-                    value=float(step.number),
-                )
-                claim = Claim(entity=job, kind="loss.spike", score=0.6, since=step.end, evidence=(proof,))
+                proof = Evidence(text=f"loss {loss:.4g} {place.text}, {score:.0f} deviations above {median:.4g}", metric=place.metric, value=place.value)
+                claim = Claim(entity=job, kind="loss.spike", score=0.6, since=time, evidence=(proof,))
                 yield from self._claims.report(claim, revise=False)
                 return
-            yield from self._claims.withdraw(job, "loss.spike", step.end, "the loss is where it was")
+            yield from self._claims.withdraw(job, "loss.spike", time, "the loss is where it was")
         self._losses.append(loss)
         while len(self._losses) > self.window:
             self._losses.popleft()
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def not_finite(step: Step, name: str) -> Truths:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detectors.loss import Loss
-from eagle_eye.types import Claim, Event
+from eagle_eye.types import Claim, Event, Kind
 from fakes.synthetic_events import claims_of, cut_frame, event, job
 from fakes.synthetic_frames import Draft, Fault, job_frames
 
@@ -49,6 +49,11 @@ def test_fault_a_loss_of_nan_is_found_where_nothing_else_is_logged_with_it() -> 
     assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
 
 
+def test_a_number_of_one_worker_ends_nothing_while_another_has_just_printed_none() -> None:
+    peer = prints((7, (7, np.nan, 1, 0)), (20, (20, np.nan, 2, 0)), worker=1)
+    assert [claim.active for claim in claims(prints((5, (5, np.nan, 3, 0)), (8, (8, 2.5, 0, 0)), (21, (21, 2.5, 0, 0))), peer)] == [True]
+
+
 def test_twin_a_script_that_logs_its_loss_often_and_then_seldom_has_no_bad_loss() -> None:
     def tiring(draft: Draft) -> None:
         for step in draft.steps:
@@ -60,6 +65,11 @@ def test_twin_a_script_that_logs_its_loss_often_and_then_seldom_has_no_bad_loss(
 
 def test_if_all_are_bad_in_the_same_step_nobody_is_named() -> None:
     assert kinds(claims(broken("loss", np.nan, 41, slice(None)))) == [("loss.not_finite", job().name, True)]
+
+
+def test_a_number_of_one_worker_ends_nothing_while_another_has_just_printed_none() -> None:
+    peer = prints((7, (7, np.nan, 1, 0)), (20, (20, np.nan, 2, 0)), worker=1)
+    assert [claim.active for claim in claims(prints((5, (5, np.nan, 3, 0)), (8, (8, 2.5, 0, 0)), (21, (21, 2.5, 0, 0))), peer)] == [True]
 
 
 def test_twin_a_script_that_logs_its_loss_seldom_has_no_bad_loss() -> None:
@@ -116,3 +126,86 @@ def test_twin_a_falling_loss_and_a_noisy_one_are_no_spikes() -> None:
 
     assert claims(noisy, ticks=200) == []
     assert claims(ticks=200) == []
+
+
+# --- what workers print
+
+NUMBERS = ("step", "loss", "bad_losses", "bad_grad_norms")
+
+
+def prints(*lines: tuple[int, tuple[float, float, int, int]], worker: int = 0) -> Fault:
+    """A script that logs no loss, and whose worker prints at these ticks: step, loss, bad losses and bad norms in succession."""
+
+    def fault(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values.pop("loss", None)
+            step.values.pop("grad_norm", None)
+        now = dict(lines).get(draft.tick)
+        metrics = draft.metrics[Kind.WORKER]
+        for place, name in enumerate(NUMBERS):
+            values = metrics.setdefault(f"printed_{name}", np.full(len(draft.entities[Kind.WORKER]), NAN))
+            if now is not None:
+                values[worker] = now[place]
+
+    return fault
+
+
+def test_fault_a_printed_loss_that_stays_nan_is_told_of_the_job_and_accuses_nobody() -> None:
+    found = claims(prints((5, (100, 2.5, 0, 0)), (15, (200, np.nan, 1, 0)), (25, (300, np.nan, 2, 0)), (35, (400, np.nan, 3, 0))))
+    assert kinds(found) == [("loss.not_finite", job().name, True)]
+    proof = found[0].evidence[0]
+    assert (proof.metric, proof.value) == ("printed_step", 400.0)  # no `step`: nobody is to roll back to a line of a log
+    assert "3 lines in succession" in proof.text
+
+
+def test_twin_a_nan_that_a_loss_scaler_makes_is_over_with_the_next_line() -> None:
+    assert claims(prints((5, (1, np.nan, 1, 0)), (6, (2, np.nan, 2, 0)), (7, (3, 9.5, 0, 0)))) == []
+
+
+def test_fault_printed_norms_that_stay_no_numbers_are_told_after_many_lines() -> None:
+    found = claims(prints(*((tick, (tick, 2.5, 0, tick)) for tick in range(1, 30))))
+    assert kinds(found) == [("loss.not_finite", job().name, True)]
+    assert "gradient norm" in found[0].evidence[0].text
+
+
+def test_twin_a_dozen_infinite_norms_at_the_beginning_of_an_fp16_run_are_none() -> None:
+    assert claims(prints(*((tick, (tick, 9.5, 0, tick)) for tick in range(1, 13)), (13, (13, 9.5, 0, 0)))) == []
+
+
+def test_a_printed_loss_is_over_once_everybody_prints_numbers_again() -> None:
+    bad_peer = prints((6, (6, np.nan, 4, 0)), (12, (9, 2.0, 0, 0)), worker=1)
+    found = claims(prints((5, (5, np.nan, 3, 0)), (8, (8, 2.5, 0, 0)), (14, (14, 2.5, 0, 0))), bad_peer)
+    assert [claim.active for claim in found] == [True, False]
+    assert found[1].evidence[-1].value == claims(prints((5, (5, np.nan, 3, 0))))[0].since + 7  # at tick 12, not at tick 8
+
+
+def test_a_number_of_one_worker_ends_nothing_while_another_has_just_printed_none() -> None:
+    peer = prints((7, (7, np.nan, 1, 0)), (20, (20, np.nan, 2, 0)), worker=1)
+    assert [claim.active for claim in claims(prints((5, (5, np.nan, 3, 0)), (8, (8, 2.5, 0, 0)), (21, (21, 2.5, 0, 0))), peer)] == [True]
+
+
+def test_twin_a_script_that_logs_its_loss_is_not_judged_by_what_it_prints() -> None:
+    def also(draft: Draft) -> None:
+        metrics = draft.metrics[Kind.WORKER]
+        for name, value in zip(NUMBERS, (draft.tick, np.nan, draft.tick, 0), strict=True):
+            metrics[f"printed_{name}"] = np.full(len(draft.entities[Kind.WORKER]), value, np.float32)
+
+    def from_the_third(draft: Draft) -> None:
+        if draft.tick > 2:
+            also(draft)
+
+    assert claims(from_the_third) == []
+
+
+def test_twin_what_is_told_just_after_an_epoch_began_was_printed_before_it() -> None:
+    detector = Loss()
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[prints((3, (3, np.nan, 9, 0)), (9, (4, 2.5, 0, 0)))]))
+    begun = cut_frame(frames[1].time, event("epoch.started", job(), frames[1].time, epoch=2))
+    assert claims_of(detector, [*frames[:2], begun, *frames[2:]]) == []
+
+
+def test_fault_a_printed_loss_that_jumps_is_a_spike_and_passes() -> None:
+    lines = [(tick, (tick * 10, 2.0 + 0.01 * (tick % 3), 0, 0)) for tick in range(1, 30)]
+    found = claims(prints(*lines, (30, (300, 9.0, 0, 0)), (31, (310, 2.0, 0, 0))))
+    assert kinds(found) == [("loss.spike", job().name, True), ("loss.spike", job().name, False)]
+    assert (found[0].evidence[0].metric, found[0].evidence[0].value) == ("printed_step", 300)
