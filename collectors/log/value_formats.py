@@ -26,10 +26,10 @@ _WRAPPED = r"(?:tensor\(|np\.float\d+\()?"
 """As Python prints a tensor, or a number of numpy, that nobody has made a float."""
 _NOT_FINITE = r"[-+]?(?:1\.#\w+|(?i:nan(?:\(\w*\))?|inf(?:inity)?))"
 _MACROS = {
-    "NUMBER": rf"(?>{_WRAPPED}({_NOT_FINITE}|{_DIGITS}[kKMGBT]?))(?![\w#]|\.\d)",
-    "AMOUNT": rf"(?>({_DIGITS}))",
+    "NUMBER": rf"{_WRAPPED}({_NOT_FINITE}|{_DIGITS}[kKMGBT]?)(?![\w#]|\.\d)",
+    "AMOUNT": rf"({_DIGITS})",
 }
-"""Each has one group. Atomic (`(?>`): a number whose end was torn off or overwritten is no shorter number."""
+"""Each has one group. A number whose end was torn off or overwritten is none: what follows may not belong to a word, nor to another number."""
 _MAGNITUDES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _INFINITE = re.compile(r"[-+]?(?:inf|1\.#INF)", re.IGNORECASE)
 _UNITS: dict[str, tuple[str, Callable[[float], float]]] = {

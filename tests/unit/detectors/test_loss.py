@@ -49,11 +49,6 @@ def test_fault_a_loss_of_nan_is_found_where_nothing_else_is_logged_with_it() -> 
     assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
 
 
-def test_a_number_of_one_worker_ends_nothing_while_another_has_just_printed_none() -> None:
-    peer = prints((7, (7, np.nan, 1, 0)), (20, (20, np.nan, 2, 0)), worker=1)
-    assert [claim.active for claim in claims(prints((5, (5, np.nan, 3, 0)), (8, (8, 2.5, 0, 0)), (21, (21, 2.5, 0, 0))), peer)] == [True]
-
-
 def test_twin_a_script_that_logs_its_loss_often_and_then_seldom_has_no_bad_loss() -> None:
     def tiring(draft: Draft) -> None:
         for step in draft.steps:
@@ -65,11 +60,6 @@ def test_twin_a_script_that_logs_its_loss_often_and_then_seldom_has_no_bad_loss(
 
 def test_if_all_are_bad_in_the_same_step_nobody_is_named() -> None:
     assert kinds(claims(broken("loss", np.nan, 41, slice(None)))) == [("loss.not_finite", job().name, True)]
-
-
-def test_a_number_of_one_worker_ends_nothing_while_another_has_just_printed_none() -> None:
-    peer = prints((7, (7, np.nan, 1, 0)), (20, (20, np.nan, 2, 0)), worker=1)
-    assert [claim.active for claim in claims(prints((5, (5, np.nan, 3, 0)), (8, (8, 2.5, 0, 0)), (21, (21, 2.5, 0, 0))), peer)] == [True]
 
 
 def test_twin_a_script_that_logs_its_loss_seldom_has_no_bad_loss() -> None:
