@@ -1,7 +1,7 @@
 """Hostlists as Slurm writes them, and what is none."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.hostlist import MOST_HOSTS, HostlistError, hosts_of
@@ -47,6 +47,7 @@ def test_what_is_none_is_refused_with_the_reason_and_at_once(expression: str, re
     assert len(str(refused.value)) < 300
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="n1-[],* 09x"))
 def test_anything_is_a_hostlist_or_is_refused(expression: str) -> None:
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.site.lldp_neighbors import ANSWER_S, EVERY_S, LldpNeighbor, LldpNeighbors, neighbors_of
@@ -38,6 +38,7 @@ def test_nobody_was_heard_yet() -> None:
     assert neighbors_of(b'{"lldp": [{}]}') == {}
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(ANSWER)), st.binary(max_size=10))
 def test_a_torn_answer_is_refused(place: int, between: bytes) -> None:
     try:

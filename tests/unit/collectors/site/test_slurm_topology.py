@@ -114,7 +114,7 @@ def test_a_fifo_holds_nobody(tmp_path: Path) -> None:
     assert "no regular file" in topology.problem
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25, deadline=None)
 @given(st.integers(0, len(TREE)), st.integers(0, len(YAML)), st.text(max_size=20))
 def test_a_torn_or_mixed_file_raises_nothing_but_its_own_error(conf: int, yaml: int, between: str) -> None:
     groups_of_conf(TREE[:conf] + between + TREE[conf:])
