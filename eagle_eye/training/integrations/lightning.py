@@ -41,10 +41,18 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
         self._evaluation: Phase | None = None
         self._save: Callable[..., Any] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """On its way to another process, which has its own monitor."""
+        return {**self.__dict__, "_monitor": None, "_steps": None, "_evaluation": None, "_save": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._monitor = Monitor(None)
+
     # --- the loop
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - the signature of Lightning, here and below
-        self._monitor = monitor()  # not before: a callback may be pickled on its way to another process
+        self._monitor = monitor()
         if self._save is None:
             self._save = trainer.save_checkpoint
             trainer.save_checkpoint = self._marked(trainer.save_checkpoint, "checkpoint")
