@@ -60,7 +60,7 @@ FAULTS = (
     "benchmarks.faults.incidents_command",
     "benchmarks.faults.parts_away",
 )
-HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.log_lines")
+HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.log_lines", "benchmarks.collect.training_values")
 """These read public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")
 """`make soak`."""

@@ -65,13 +65,13 @@ def write_log(path: Path, megabytes: int) -> None:
                 file.write(TRACEBACK.format(step=number).encode())
 
 
-def follow(folder: Path, log: Path) -> JobLogCollector:
+def follow(folder: Path, log: Path, *, training_values: bool = True) -> JobLogCollector:
     """The collector of an agent, at the beginning of a worker's log."""
     log.touch()
-    (folder / "jobs").mkdir()
+    (folder / "jobs").mkdir(exist_ok=True)
     worker = LocalWorker(worker="run/node/0", slot=0, rank=0, pid=os.getpid(), start_time=start_time_of(os.getpid()), log=str(log))
     (folder / "jobs" / "run.json").write_bytes(msgspec.json.encode(LocalJob(job="t/gpt/run", run="run", node="node", workers=(worker,))))
-    collector = JobLogCollector(node="node", run_dir=folder, state_dir=folder / "state", repeat_s=0.0, most_backlog_mb=100_000)
+    collector = JobLogCollector(node="node", run_dir=folder, state_dir=folder / "state", repeat_s=0.0, most_backlog_mb=100_000, training_values=training_values)
     collector.collect()
     return collector
 
