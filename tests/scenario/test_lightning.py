@@ -31,6 +31,11 @@ class Model(lightning.LightningModule):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5), "interval": "step"}]
 
+class Slow(lightning.Callback):  # it does something of its own behind a batch
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if index == 5:
+            time.sleep(0.02)
+
 class Unreadable:  # a batch whose size cannot be told
     def __init__(self, parts):
         self.parts = parts
@@ -51,7 +56,7 @@ def main(what):
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir="out",
         accumulate_grad_batches=2, val_check_interval=4, gradient_clip_val=1.0,
-        callbacks=[pickle.loads(pickle.dumps(StepCallback(gradient_norm=True))), ModelCheckpoint(dirpath="out", every_n_train_steps=3)],
+        callbacks=[pickle.loads(pickle.dumps(StepCallback(gradient_norm=True))), Slow(), ModelCheckpoint(dirpath="out", every_n_train_steps=3)],
     )
     trainer.fit(model, loader(8, what), loader(2, what))
     return {"losses": model.losses, "steps": trainer.global_step, "evaluated": model.evaluated}
@@ -89,6 +94,10 @@ def test_an_evaluation_and_a_checkpoint_are_phases_and_no_steps(runs: dict[str, 
     assert fit.numbers("evaluation_s") == [2, 4, 6], "behind the second, fourth and sixth step; the last one is behind the loop"
     assert fit.numbers("evaluation_s", 0.04) == [2, 4, 6]
     assert fit.numbers("checkpoint_s") == [3, 6]
+
+
+def test_what_other_callbacks_do_behind_a_batch_is_no_wait_for_data(runs: dict[str, FrameworkRun]) -> None:
+    assert {3, 7} <= set(runs["trains"].numbers("other_s", 0.02)), "behind the third step of each epoch"
 
 
 def test_an_exception_of_the_script_passes_through_and_its_loop_is_over(runs: dict[str, FrameworkRun]) -> None:

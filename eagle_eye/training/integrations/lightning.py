@@ -26,6 +26,10 @@ else:
         from pytorch_lightning import Callback
 
 
+FETCH = ".train_dataloader_next"
+"""End of the name under which a profiler is told that the training asks for a batch."""
+
+
 class StepCallback(Callback):  # type: ignore[misc]  # of another package, which is not looked into
     """Reports what a Trainer does. The names of its methods are Lightning's.
 
@@ -39,11 +43,13 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
         self._steps: TrainingSteps | None = None
         self._updates = 0
         self._evaluation: Phase | None = None
-        self._save: Callable[..., Any] | None = None
+        self._fetches = False
+        """It was seen when a batch is asked for: what comes before that is no wait for data."""
+        self._wrapped: list[tuple[Any, str]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """On its way to another process, which has its own monitor."""
-        return {**self.__dict__, "_monitor": None, "_steps": None, "_evaluation": None, "_save": None}
+        return {**self.__dict__, "_monitor": None, "_steps": None, "_evaluation": None, "_wrapped": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
@@ -53,14 +59,14 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - the signature of Lightning, here and below
         self._monitor = monitor()
-        if self._save is None:
-            self._save = trainer.save_checkpoint
-            trainer.save_checkpoint = self._marked(trainer.save_checkpoint, "checkpoint")
+        if self._monitor.watched and not self._wrapped:
+            self._wrap(trainer, "save_checkpoint", self._saving)
+            self._wrap(getattr(trainer, "profiler", None), "start", self._fetching)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        if self._save is not None:
-            trainer.save_checkpoint, self._save = self._save, None
-        self._monitor, self._steps = Monitor(None), None
+        for owner, name in self._wrapped:
+            vars(owner).pop(name, None)
+        self._monitor, self._steps, self._wrapped = Monitor(None), None, []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._steps, self._updates = TrainingSteps(self._monitor, self._counts_of), trainer.global_step
@@ -91,7 +97,7 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
             loss = loss * trainer.accumulate_grad_batches  # it comes divided by that
         self._steps.loss(loss)
         before, self._updates = self._updates, trainer.global_step
-        self._steps.end_micro_batch(stepped=self._updates > before)
+        self._steps.end_micro_batch(stepped=self._updates > before, then="other" if self._fetches else "data")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._monitor.stop()
@@ -113,13 +119,32 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
     on_test_start, on_test_end = on_validation_start, on_validation_end
     on_predict_start, on_predict_end = on_validation_start, on_validation_end
 
-    def _marked(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def marked(*arguments: Any, **named: Any) -> Any:
-            with self._monitor.phase(phase):
+    # --- what Lightning has no hook for
+
+    def _wrap(self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Until teardown this object has another method of its own."""
+        function, own = getattr(owner, name, None), getattr(owner, "__dict__", None)
+        if function is not None and own is not None and name not in own:  # where somebody has put theirs, it stays
+            own[name] = functools.wraps(function)(around(function))
+            self._wrapped.append((owner, name))
+
+    def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def save_checkpoint(*arguments: Any, **named: Any) -> Any:
+            with self._monitor.phase("checkpoint"):
                 return function(*arguments, **named)
 
-        return marked
+        return save_checkpoint
+
+    def _fetching(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A profiler is told of everything, also of the moment in which the loop asks for a batch."""
+
+        def start(action_name: str, *arguments: Any, **named: Any) -> Any:
+            if self._steps is not None and action_name.endswith(FETCH):
+                self._fetches = True
+                self._monitor.mark("data")
+            return function(action_name, *arguments, **named)
+
+        return start
 
 
 def _norm(groups: Any) -> Any:

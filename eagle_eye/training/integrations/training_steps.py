@@ -47,15 +47,15 @@ class TrainingSteps:
         if self._monitor.watched:
             self._attempt(lambda: self._monitor.log(**values_of()))
 
-    def end_micro_batch(self, *, stepped: bool) -> None:
-        """`stepped`: the optimizer has made its update, the step is over. The next micro-batch is asked for."""
-        if not stepped:
-            self._monitor.mark("data")
-            return
-        self._attempt(self._tell)
-        self._monitor.end()
-        self._number += 1
-        self._begin()
+    def end_micro_batch(self, *, stepped: bool, then: str = "data") -> None:
+        """`stepped`: the optimizer has made its update, the step is over. `then`: phase of what comes now; the next micro-batch is asked for."""
+        if stepped:
+            self._attempt(self._tell)
+            self._monitor.end()
+            self._number += 1
+            self._begin()
+        if then != "data" or not stepped:  # a step begins in that phase
+            self._monitor.mark(then)
 
     @property
     def number(self) -> int:
