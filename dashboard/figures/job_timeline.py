@@ -22,6 +22,8 @@ DAY_S = 50_000
 """Of a longer span the days are named, too."""
 WHOLE = "y6"
 """Axis over the whole height."""
+NORM = "y7"
+"""Of the gradient norm: it lies over that of the loss, with its numbers on the right."""
 NAMES = {"incident": ("▼", "incident"), "heal": ("●", "healed"), "epoch": ("┊", "epoch begins")}
 SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open"}
 
@@ -33,6 +35,7 @@ def job_course(course: Course, palette: Palette, zone: tzinfo, *, since: float, 
     figure.add_traces(
         [
             _whole_span(figure_style.moments([since, until], zone)),
+            *_norm(times, course, palette),
             _line(times, course.loss, "", palette.series[0], row=1),
             *_phases(times, course, palette),
             _line(times, course.step_s, "s", palette.text, row=2),
@@ -84,8 +87,10 @@ def _rows(palette: Palette, course: Course) -> dict[str, Any]:
     for row, title in enumerate(ROWS, 1):
         high = top - (row - 1) * height
         layout[f"yaxis{row if row > 1 else ''}"] = {"domain": [high - height + 0.012, high - GROUND], "anchor": "x", "nticks": 4, "rangemode": "tozero", "fixedrange": True, **own[row - 1]}
-        text = f"{title}  <span style='color:{palette.muted}'>{UNITS[row - 1]}</span>" + (_named(course, palette) if row == STEPS else "")
+        text = f"{title}  <span style='color:{palette.muted}'>{UNITS[row - 1]}</span>" + (_named(course, palette) if row == STEPS else _norm_named(course, palette) if row == 1 else "")
         names.append({"text": text, "x": 0, "y": high - GROUND, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", **_plain(palette)})
+    if course.grad_norm is not None:
+        layout[NORM.replace("y", "yaxis")] = {"overlaying": "y", "side": "right", "anchor": "x", "nticks": 3, "rangemode": "tozero", "fixedrange": True, "showgrid": False, "automargin": True, "tickfont": {"color": palette.muted}}
     if course.marks:
         names.append({"text": _marks_named(course, palette), "x": 1, "y": top - GROUND, "xref": "paper", "yref": "paper", "xanchor": "right", "yanchor": "bottom", **_plain(palette)})
     return {**layout, "annotations": names}
@@ -101,6 +106,11 @@ def _marks_named(course: Course, palette: Palette) -> str:
     there = {mark.what for mark in course.marks}
     each = (f"<span style='color:{colour_of(what, palette)}'>{sign}</span> {word}" for what, (sign, word) in NAMES.items() if what in there)
     return f"<span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
+
+
+def _norm_named(course: Course, palette: Palette) -> str:
+    """Which line of the first row is the gradient norm."""
+    return f" <span style='color:{palette.muted};font-size:12px'>┄ gradient norm, on the right</span>" if course.grad_norm is not None else ""
 
 
 def _named(course: Course, palette: Palette) -> str:
@@ -124,6 +134,13 @@ def _line(times: list[str], values: Any, unit: str, colour: str, *, row: int, fi
         "yaxis": f"y{row if row > 1 else ''}", "name": ROWS[row - 1], "customdata": [formatting.number(value, unit) for value in np.asarray(values, float).tolist()],
         "hovertemplate": f"{ROWS[row - 1]} <b>%{{customdata}}</b><extra></extra>", **shade,
     }  # fmt: skip
+
+
+def _norm(times: list[str], course: Course, palette: Palette) -> Iterator[dict[str, Any]]:
+    """Thin, behind the loss."""
+    if course.grad_norm is not None:
+        line = _line(times, course.grad_norm, "", palette.muted, row=1)
+        yield line | {"yaxis": NORM, "name": "Gradient norm", "line": {"color": palette.muted, "width": 1, "dash": "dot"}, "hovertemplate": "Gradient norm <b>%{customdata}</b><extra></extra>"}
 
 
 def _phases(times: list[str], course: Course, palette: Palette) -> Iterator[dict[str, Any]]:

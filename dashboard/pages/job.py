@@ -22,6 +22,7 @@ PAGE = {"title": "Jobs", "order": 3, "figures_first": True}
 STRAGGLES = 1.1
 """Times its peers: from here on a worker is named (Unicron, section 4.1: 1.1 times the mean is slow)."""
 MARKS: dict[str, tuple[str, html.Tone]] = {"incident": ("incident", "warning"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
+PRINTED_NAMES = {"loss": "loss", "grad_norm": "gradient norm", "step_s": "step time", "tokens_per_s": "throughput"}
 MOST_MARKS = 30
 MOST_PAUSES = 3
 """That are told in words."""
@@ -114,10 +115,18 @@ def _course(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
     begins = max(since, float(course.times[0]))
     figure = viewer.drawn("course", (chosen, span), lambda: job_course(course, reader.palette, reader.zone, since=begins, until=until))
     st.plotly_chart(figure, theme=None, key="course", config=figure_style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
+    if course.printed:
+        st.html(as_printed(course.printed))
     if course.pauses:
         st.html(paused(course.pauses, reader, until))
     if course.marks:
         st.html(html.joined(html.section("What happened", formatting.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
+
+
+def as_printed(names: Sequence[str]) -> Safe:
+    """Which lines are not from the script's own marks."""
+    told = formatting.listed([PRINTED_NAMES[name] for name in names], nothing="")
+    return html.tagged("p", f"{formatting.capital(told)}: as the workers print it, for the script does not log it.", "ee-second")
 
 
 def paused(pauses: Sequence[Pause], reader: Viewer, now: float) -> Safe:

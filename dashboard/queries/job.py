@@ -1,7 +1,7 @@
 """One job over time: its steps, its workers beside each other, and what happened to it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,8 +11,9 @@ from dashboard.errors import NotThere
 from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
 
-from . import steps
+from . import printed_course, steps
 from .names import unit_of
+from .printed_course import PrintedCourse
 from .steps import GAP_RATIO, Pause, breaks, pauses
 
 GOODPUT_S = 60.0
@@ -27,6 +28,8 @@ PEERS = 250
 COMPUTE = "compute_s"
 """Not logged itself: the time of a step less what the worker waited for others. In a step time all workers look alike, as they wait for the slowest."""
 WORKER_METRICS = (COMPUTE, "step_s", "forward_s", "backward_s", "communication_s", "data_s", "optimizer_s")
+PRINTED = ("loss", "grad_norm", "step_s", "tokens_per_s")
+"""Of these what the script does not log is taken from what its workers print."""
 MOST_INCIDENTS = 200
 ASIDE = ("dump", "notify")
 """Actions that repair nothing."""
@@ -62,6 +65,10 @@ class Course:
     marks: tuple[TimelineMark, ...]
     pauses: tuple[Pause, ...] = ()
     """Where lines break, longest first."""
+    grad_norm: Doubles | None = None
+    """None: neither logged nor printed."""
+    printed: tuple[str, ...] = ()
+    """Which of these the script does not log: they are as its workers print them."""
 
     @property
     def empty(self) -> bool:
@@ -107,25 +114,53 @@ FROM committed GROUP BY bucket ORDER BY bucket
 
 
 def _course(sources: Sources, job: str, since: float, until: float, points: int) -> Course:
-    phases = steps.phases(sources)
+    averages = steps.averages(sources)
     every = (until - since) / points
-    question = _COURSE.format(phases="".join(f", avg({name}) AS {name}" for name in phases))
+    question = _COURSE.format(phases="".join(f", avg({name}) AS {name}" for name in averages))
     found = steps.ask(sources, question, {"every": every}, job=job, since=since, until=until)
     marks = _marks(sources, job, since, until)
+    printed = printed_course.course(sources, job, since=since, until=until, every=every)
     if found is None:
-        _check_known(sources, job)
-        empty = np.empty(0)
-        return Course(times=empty, loss=empty, step_s=empty, tokens_per_s=empty, phases={}, goodput=empty, epochs=empty, steps=empty, marks=marks)
+        if printed is None:
+            _check_known(sources, job)
+        return _of_printed(printed, marks)
     goodput = _goodput(found, every, points, until - since)
     columns = with_gaps({name: np.asarray(column, float) for name, column in found.items()})
     begins = [TimelineMark(time=float(found["time"][row]), what="epoch", text=f"epoch {found['epoch'][row]:.0f} begins") for row in _changes(found["epoch"])]
     at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
     stood = pauses(sources, job, np.asarray(found["time"], float))
-    spent = {name.removesuffix("_s"): columns[name] for name in phases if np.nanmax(columns[name], initial=0.0) > 0}
-    return Course(
+    spent = {name.removesuffix("_s"): columns[name] for name in averages if name != steps.GRAD_NORM and np.nanmax(columns[name], initial=0.0) > 0}
+    course = Course(
         times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent,
         goodput=_without(goodput[at], columns["time"], stood), pauses=stood, epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),
+        grad_norm=columns.get(steps.GRAD_NORM),
     )  # fmt: skip
+    return course if printed is None else _completed(course, printed)
+
+
+def _of_printed(printed: PrintedCourse | None, marks: tuple[TimelineMark, ...]) -> Course:
+    """Of a job that has told no step: what its workers print. Goodput is of steps, and not known."""
+    if printed is None:
+        empty = np.empty(0)
+        return Course(times=empty, loss=empty, step_s=empty, tokens_per_s=empty, phases={}, goodput=empty, epochs=empty, steps=empty, marks=marks)
+    columns = {"time": printed.times, "loss": printed.loss, "grad_norm": printed.grad_norm, "step_s": printed.step_s, "tokens_per_s": printed.tokens_per_s, "step": printed.steps}
+    columns = with_gaps(columns)
+    unknown = np.full(len(columns["time"]), np.nan)
+    return Course(
+        times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases={}, goodput=unknown, epochs=unknown,
+        steps=columns["step"], marks=marks, grad_norm=columns["grad_norm"] if np.isfinite(columns["grad_norm"]).any() else None,
+        printed=tuple(name for name in PRINTED if np.isfinite(columns[name]).any()),
+    )  # fmt: skip
+
+
+def _completed(course: Course, printed: PrintedCourse) -> Course:
+    """What the script logs stays; what it does not log is as its workers print it."""
+    fields: dict[str, Doubles] = {}
+    for name in PRINTED:
+        logged, values = getattr(course, name), getattr(printed, name)
+        if (logged is None or not np.isfinite(logged).any()) and np.isfinite(values).any():
+            fields[name] = np.where(np.isnan(course.steps), np.nan, printed.at(course.times, values))  # a gap stays one
+    return replace(course, printed=tuple(fields), **fields)  # type: ignore[arg-type]  # every one of them is an array
 
 
 def _goodput(found: Mapping[str, Any], every: float, points: int, span: float) -> Doubles:

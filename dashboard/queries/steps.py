@@ -14,6 +14,7 @@ from dashboard.sources import Sources
 from eagle_eye.types import Doubles
 
 PHASES = ("data_s", "forward_s", "backward_s", "communication_s", "optimizer_s", "evaluation_s", "checkpoint_s", "other_s")
+GRAD_NORM = "grad_norm"
 _NEEDS = ("step_s", "tokens", "loss")
 _OF_A_FILE = """
 SELECT job, epoch, step, max(epoch(time)) AS done, max(step_s) AS seconds, sum(tokens) AS tokens, count(*) AS workers,
@@ -51,13 +52,19 @@ def phases(sources: Sources) -> tuple[str, ...]:
     return tuple(name for name in PHASES if name in known)
 
 
+def averages(sources: Sources) -> tuple[str, ...]:
+    """What `ask` averages over workers: the phases, and the gradient norm, as far as a job has reported them."""
+    logged = any(GRAD_NORM in names for names in sources.metrics("steps").values())
+    return (*phases(sources), *((GRAD_NORM,) if logged else ()))
+
+
 def ask(sources: Sources, question: str, given: Mapping[str, Any] | None = None, *, job: str = "", since: float, until: float) -> dict[str, Any] | None:
     """Column → numpy array, the answer to SQL over `committed`: job, epoch, step, done, seconds (of the slowest worker), tokens, workers, loss,
-    each of `phases` (mean over the workers), since_last, first_time, productive. None if there is no such step.
+    each of `averages` (mean over the workers), since_last, first_time, productive. None if there is no such step.
 
     job: only that one. Raises NoHistory, BrokenHistory.
     """  # fmt: skip
-    spent = phases(sources)
+    spent = averages(sources)
     summed = "".join(f", avg({name}) AS {name}" for name in spent)
     whole = "".join(f", sum({name} * workers) / sum(workers) FILTER ({name} IS NOT NULL) AS {name}" for name in spent)
     committed = _COMMITTED.format(phases=whole, where="WHERE job = $job" if job else "")

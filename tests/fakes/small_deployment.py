@@ -47,7 +47,7 @@ class RecordedJob:
                     self._batch(node, second, [*self._readings(node, second), *([] if idle else [self._steps(node, second, number, epoch)])])
         return self
 
-    def tell(self, node: str, second: int, *readings: StepReading) -> "RecordedJob":
+    def tell(self, node: str, second: int, *readings: Reading | StepReading) -> "RecordedJob":
         """One batch of a node, of what it really measured."""
         self._batch(node, second, list(readings))
         return self

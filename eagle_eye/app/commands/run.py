@@ -24,7 +24,7 @@ def command(config: Config, training_command: tuple[str, ...], **given: Any) -> 
 
     Nothing changes in the script: crashes, hangs and the machine are watched. Two lines in its loop
     (`monitor = eagle_eye.monitor()`, `for batch in monitor.steps(loader)`) add loss, throughput, phases and stragglers; without
-    a change, `--steps-from optimizer` adds all but the loss.
+    a change, `--steps-from optimizer` adds all but the loss, which is read where the script prints it.
 
     \b
     Examples:

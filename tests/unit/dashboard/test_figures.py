@@ -151,3 +151,12 @@ def test_what_came_over_a_wire_is_never_markup():
     assert "<script" not in table
     assert "<b>" not in table
     assert 'href="incident?incident=%22%3E%3Cb%3E"' in table
+
+
+def test_a_gradient_norm_lies_over_the_loss_with_an_axis_of_its_own_and_is_named():
+    plain, with_norm = (job_course(each, LIGHT, UTC, since=100.0, until=110.0) for each in (course(), replace(course(), grad_norm=np.array([0.5, 0.4, np.nan, 0.3]))))
+    (norm,) = [trace for trace in with_norm.data if trace.name == "Gradient norm"]
+    assert (norm.yaxis, list(norm.y)[:2], with_norm.layout.yaxis7.overlaying) == ("y7", [0.5, 0.4], "y")
+    assert "gradient norm" in with_norm.layout.annotations[0].text
+    assert "gradient norm" not in plain.layout.annotations[0].text
+    assert not [trace for trace in plain.data if trace.name == "Gradient norm"]

@@ -12,7 +12,7 @@ from dashboard.sources import Sources
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, HistoryConfig
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Layout, RankPlacement
+from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Layout, RankPlacement, Reading, StepReading
 from fakes.sample_values import JOB, a_layout, an_incident
 from fakes.small_deployment import T0, RecordedJob, worker
 
@@ -183,6 +183,54 @@ def test_a_gap_breaks_the_lines_and_costs_goodput(watch: Watch, ledger: Ledger, 
     assert T0 + 60 < course.times[gap] < T0 + 120
     assert course.goodput[gap] == pytest.approx(0.5, abs=0.05)
     assert course.goodput[-1] == pytest.approx(1.0, abs=0.05)
+
+
+def unlogged(recorded: RecordedJob, second: int, *, steps: bool = True, **printed: float) -> None:
+    """A second of a script that logs no loss and no tokens, and prints these values."""
+    workers = (worker("node-a", 0), worker("node-a", 1))
+    told: list[Reading | StepReading] = [Reading(source="training", kind=Kind.WORKER, entities=workers, names=("marks",), matrix=np.full((2, 1), second, np.float32), time=T0 + second)]
+    if steps:
+        told.append(StepReading(source="training", workers=workers, names=("step_s",), numbers=np.array([second]), epochs=np.array([1]), ends=np.full((1, 2), T0 + second + 0.9), values=np.full((1, 2, 1), 0.5)))
+    if printed:
+        row = np.array([list(printed.values()), [np.nan] * len(printed)], np.float32)
+        told.append(Reading(source="job_log", kind=Kind.WORKER, entities=workers, names=tuple(f"printed_{name}" for name in printed), matrix=row, time=T0 + second))
+    recorded.tell("node-a", second, *told)
+
+
+def test_what_a_script_does_not_log_is_taken_from_what_its_workers_print(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+    for second in range(60):
+        unlogged(recorded, second, **({"loss": 10.0 - second / 10, "grad_norm": 0.5, "gpu_tokens_per_s": 100.0, "iteration_s": 9.0} if second % 10 == 5 else {}))
+    recorded.write()
+    course = job.course(watch(60), JOB, since=T0, until=T0 + 60)
+    assert course.printed == ("loss", "grad_norm", "tokens_per_s")
+    assert np.isnan(course.loss[:4]).all(), "nothing was printed yet"
+    assert course.loss[30] == pytest.approx(10.0 - 2.5)  # printed at 25 s, and valid until 35 s
+    assert course.loss[36] == pytest.approx(10.0 - 3.5)
+    assert course.grad_norm is not None
+    assert course.grad_norm[30] == pytest.approx(0.5)
+    assert course.tokens_per_s[30] == pytest.approx(200.0)  # two workers
+    assert course.step_s[30] == pytest.approx(0.5)  # the script's own
+
+
+def test_twin_what_a_script_logs_is_not_replaced_by_what_its_workers_print(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+    recorded.run(30)
+    for second in range(30):
+        unlogged(recorded, second, steps=False, loss=99.0, tokens_per_s=1.0)
+    course = job.course(watch(30), JOB, since=T0, until=T0 + 30) if recorded.write() else None
+    assert course is not None
+    assert course.printed == ()
+    assert course.loss[9] == pytest.approx(1.0)
+    assert course.tokens_per_s[0] == pytest.approx(2048.0)
+
+
+def test_a_job_that_tells_no_step_is_shown_as_it_prints(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+    for second in range(30):
+        unlogged(recorded, second, steps=False, step=100.0 + second, loss=2.0, tokens_per_s=800.0)
+    recorded.write()
+    course = job.course(watch(30), JOB, since=T0, until=T0 + 30)
+    assert (len(course.times), course.steps[-1], course.printed) == (30, 129.0, ("loss", "tokens_per_s"))
+    assert course.grad_norm is None
+    assert np.isnan(course.goodput).all(), "steps are not known, so neither is what they are of the time"
 
 
 def test_incidents_and_epochs_are_marked(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
