@@ -16,7 +16,7 @@ from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, judge
 from .last_collective import LastCollective, last_collective
 from .native_caller import CodeMap
 from .process_counters import read_counters
-from .python_stacks import StackFrame, stacks_of
+from .python_stacks import StackFrame, ThreadStack, stacks_of
 from .thread_wait import wait_of
 
 log = logging.getLogger(__name__)
@@ -33,16 +33,18 @@ SAME_S = 0.5
 """Two ends of a timer that are so close together are one: each look takes its time."""
 
 Look = Callable[[int, Clock], ProcessLook | None]
-CollectiveOf = Callable[[str], LastCollective | None]
 """Process → what is to be seen of it now, None if it is gone."""
+CollectiveOf = Callable[[str], LastCollective | None]
+StackReader = Callable[[int], tuple[ThreadStack, ...]]
+"""Process → its threads, the main thread's first; () where they cannot be read."""
 
 
-def look_at(pid: int, clock: Clock) -> ProcessLook | None:
+def look_at(pid: int, clock: Clock, read: StackReader = stacks_of) -> ProcessLook | None:
     """One look at a process: its state, counters, stacks and what its threads wait for."""
     counters = read_counters(pid)
     if counters is None:
         return None
-    stacks = stacks_of(pid)
+    stacks = read(pid)
     state = _state(pid)
     code = CodeMap(pid)
     waits = tuple(wait_of(pid, stack.thread, code) for stack in stacks)

@@ -3,7 +3,9 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +29,8 @@ BACKWARD = "_engine_run_backward"
 """Where torch's backward pass waits for the gradients of the other ranks (DistributedDataParallel reduces them in it)."""
 OURS, DRILLS = "/eagle_eye/", ("/fault_drills.py", "/fault_injection.py")
 """Our own code in the process; a drill plays the user's."""
+MAIN_THREAD = "MainThread"
+"""Python's name of it; the number tells nothing where py-spy ran outside of the process's container."""
 LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/", "/concurrent/futures/", "/asyncio/")
 """Files whose functions wait for another thread of the same program."""
 PYTHON_LOCKS = ("/threading.py", "/queue.py")
@@ -58,8 +62,12 @@ class ThreadStack(NamedTuple):
     @property
     def place(self) -> StackFrame | None:
         """The innermost frame of the user's code, else the innermost of all."""
-        own = (frame for frame in self.frames if not is_library(frame.file))
-        return next(own, self.frames[0] if self.frames else None)
+        return self.users_place or (self.frames[0] if self.frames else None)
+
+    @property
+    def users_place(self) -> StackFrame | None:
+        """The innermost frame of the user's code; None in a thread of a library."""
+        return next((frame for frame in self.frames if not is_library(frame.file)), None)
 
     @property
     def awaits_peers(self) -> bool:
@@ -70,25 +78,65 @@ class ThreadStack(NamedTuple):
         return inner is not None and (inner.function == BACKWARD or any(part in f"/{inner.file}" for part in PEERS_INNERMOST))
 
 
+@lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether a source file is not the user's own."""
     return file.startswith("<") or any(part in file for part in LIBRARIES)
 
 
+class NoStacks(StrEnum):
+    """Why there are none."""
+
+    NOT_INSTALLED = "py-spy is not installed"
+    NOT_ALLOWED = "this user may not look into it"
+    NOT_PYTHON = "it runs no Python, or has just begun or ended"
+    LATE = "py-spy did not answer in time"
+    UNREADABLE = "py-spy could not read them"
+
+
+Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[bytes]"]
+"""Runs a program for `PY_SPY_S` at most. Raises OSError and TimeoutExpired."""
+
+
+def run_program(command: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
+    """Wait for a program, and end it after `PY_SPY_S`. Raises OSError and TimeoutExpired."""
+    return subprocess.run(command, capture_output=True, timeout=PY_SPY_S, check=False)
+
+
 def stacks_of(pid: int) -> tuple[ThreadStack, ...]:
     """All threads that run Python, the main thread first; () where py-spy is missing, may not look or does not answer."""
+    found = read_stacks(pid)
+    return () if isinstance(found, NoStacks) else found
+
+
+def read_stacks(pid: int, run: Run = run_program) -> tuple[ThreadStack, ...] | NoStacks:
+    """All threads that run Python, the main thread first, at least one; or why there are none."""
     program = py_spy()
     if program is None:
-        return ()
+        return NoStacks.NOT_INSTALLED
+    why = NoStacks.UNREADABLE
     for _ in range(TRIES):
         try:
-            done = subprocess.run([program, "dump", "--nonblocking", "--json", "--pid", str(pid)], capture_output=True, timeout=PY_SPY_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return ()
+            done = run((program, "dump", "--nonblocking", "--json", "--pid", str(pid)))
+        except subprocess.TimeoutExpired:
+            return NoStacks.LATE
+        except OSError:
+            return NoStacks.UNREADABLE
         found = parse(done.stdout, pid) if done.returncode == 0 else ()
         if found:
             return found
-    return ()
+        why = _why(done.stderr)
+    return why
+
+
+def _why(complaint: bytes) -> NoStacks:
+    """From what py-spy 0.4 writes to stderr."""
+    text = complaint.lower()
+    if b"permission denied" in text or b"operation not permitted" in text:
+        return NoStacks.NOT_ALLOWED
+    if b"python version" in text or b"no such file" in text or b"no such process" in text:
+        return NoStacks.NOT_PYTHON
+    return NoStacks.UNREADABLE
 
 
 def py_spy() -> str | None:
@@ -106,11 +154,12 @@ class _Thread(msgspec.Struct):
     frames: list[_Frame]
     thread_name: str | None = None
     os_thread_id: int | None = None
+    pid: int = 0
     owns_gil: bool = False
 
 
-def parse(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
-    """What `py-spy dump --json` printed; () if it is not that."""
+def parse(text: bytes, pid: int = 0) -> tuple[ThreadStack, ...]:
+    """What `py-spy dump --json` printed, the main thread first; () if it is not that. `pid`: of the process; 0: as the text says."""
     try:
         threads = msgspec.json.decode(text, type=list[_Thread])
     except msgspec.MsgspecError:
@@ -122,7 +171,8 @@ def parse(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
         )
         for thread in threads
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda each: each.thread != pid))
+    number = pid or (threads[0].pid if threads else 0)
+    return tuple(sorted(found, key=lambda each: (each.thread != number, each.name != MAIN_THREAD)))
 
 
 def in_python_lock(frames: Sequence[StackFrame]) -> bool:

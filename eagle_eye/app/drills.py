@@ -80,7 +80,7 @@ def select_job(found: Sequence[DrillTarget], job: str) -> list[DrillTarget]:
 
     Raises LaunchError when no job or several jobs match.
     """
-    mine = [worker for worker in found if not job or job in _names_of(worker.job)]
+    mine = [worker for worker in found if not job or job in names_of_job(worker.job)]
     jobs = {worker.job for worker in mine}
     if len(jobs) == 1:
         return mine
@@ -89,7 +89,8 @@ def select_job(found: Sequence[DrillTarget], job: str) -> list[DrillTarget]:
     raise LaunchError(f"{'several jobs run here' if not job else f'several jobs are called {job}'} ({', '.join(sorted(jobs))}): name one with --job")
 
 
-def _names_of(job: str) -> set[str]:
+def names_of_job(job: str) -> set[str]:
+    """What a person may call a job, tenant/name/run: that, tenant/name, name or run."""
     parts = job.split("/")
     return {job, "/".join(parts[:2]), *parts[1:]}
 
