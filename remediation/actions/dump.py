@@ -1,11 +1,12 @@
 """Keep what a restart would destroy: the stacks of all workers and their flight recorders."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from eagle_eye.activity.py_spy_text import place_key
 from eagle_eye.clock import Clock
 from eagle_eye.ranges import Bytes, Count, Seconds
 from eagle_eye.types import Plan, Progress
@@ -39,15 +40,20 @@ class Dump:
             yield done(step, self._kept(answer), self.clock)
 
     def _kept(self, answer: Mapping[str, Any]) -> str:
-        """JSON: the stacks with the workers that stand there, rare ones first (the one that differs tells most)."""
-        stands: dict[str, list[str]] = {}
-        for worker, found in answer.items():
-            stands.setdefault(str((found or {}).get("stack") or "no stack")[: self.longest], []).append(worker)
+        """JSON: the stacks with the workers that stand there, rare ones first (the one that differs tells most). Of workers whose threads are all at
+        the same places the first one's text is kept: the numbers of processes and threads alone differ."""
+        texts: dict[Hashable, str] = {}
+        stands: dict[Hashable, list[str]] = {}
+        for worker, found in sorted(answer.items()):
+            text = str((found or {}).get("stack") or "no stack")[: self.longest]
+            key = place_key(text)
+            texts.setdefault(key, text)
+            stands.setdefault(key, []).append(worker)
         stacks: list[dict[str, Any]] = []
         left = self.longest
-        for stack, workers in sorted(stands.items(), key=lambda item: len(item[1])):
-            stacks.append({"workers": sorted(workers), "stack": stack[:left]})
-            left = max(0, left - len(stack))
+        for key, workers in sorted(stands.items(), key=lambda item: len(item[1])):
+            stacks.append({"workers": workers, "stack": texts[key][:left]})
+            left = max(0, left - len(texts[key]))
         kept: dict[str, Any] = {"stacks": stacks}
         if self.flight_recorder:
             kept["flight_recorders"] = self._recorders(answer)

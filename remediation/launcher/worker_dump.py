@@ -29,7 +29,7 @@ async def stack_of(pid: int) -> str:
     if program is None:
         return kernel_view(pid, "py-spy is not installed: pip install eagle-eye[node]")
     process = await asyncio.create_subprocess_exec(
-        program, "dump", "--pid", str(pid), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        program, "dump", "--full-filenames", "--pid", str(pid), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(PY_SPY_S):

@@ -90,6 +90,14 @@ def test_stacks_are_kept_once_for_all_that_stand_there_the_rare_one_first(comman
     assert kept["flight_recorders"] == {"w1": {"entries": [1]}}
 
 
+def test_workers_at_the_same_place_are_one_whatever_their_numbers(commander, clock):
+    text = 'Process {0}: python t.py\nThread {0} (idle): "MainThread"\n    step (/t.py:{1})\n'
+    commander.answers["dump"] = {f"w{rank}": {"stack": text.format(100 + rank, 7 if rank == 1 else 9)} for rank in range(4)}
+    *_, last = Dump(commander=commander, clock=clock).run(plan("dump"))
+    stacks = msgspec.json.decode(last.detail)["stacks"]
+    assert [(stack["workers"], stack["stack"]) for stack in stacks] == [(["w1"], text.format(101, 7)), (["w0", "w2", "w3"], text.format(100, 9))]
+
+
 def test_a_dump_of_many_stays_small(commander, clock):
     commander.answers["dump"] = {f"w{n}": {"stack": f"{n}" * 5000, "flight_recorder": "x" * 5000} for n in range(200)}
     *_, last = Dump(commander=commander, clock=clock, longest=20_000).run(plan("dump"))
