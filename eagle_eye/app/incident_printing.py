@@ -73,7 +73,7 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
     """One incident: cause, culprit, evidence, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
     kept = _find(ledger, name)
     if stacks:
-        _print_stacks(console, ledger, kept.incident.id)
+        _print_stacks(console, ledger, kept.incident.id, wide=wide)
         return
     if json_lines:
         for revision in ledger.incident(kept.incident.id):
@@ -153,15 +153,15 @@ def _metric_rows(outcome: Outcome, rate: str) -> Iterator[tuple[str, str, str]]:
         yield label, "" if predicted is None else form.format(predicted, rate=rate), "" if actual is None else form.format(actual, rate=rate)
 
 
-def _print_stacks(console: Console, ledger: "Ledger", incident: str) -> None:
-    """Stacks of the workers, from the action `dump`; those that differ from the others come first."""
+def _print_stacks(console: Console, ledger: "Ledger", incident: str, *, wide: bool) -> None:
+    """Stacks of the workers, from the action `dump`. `wide`: as py-spy wrote them; those that differ from the others come first."""
+    from eagle_eye.app.incident_stacks import print_dump  # the list of incidents does without
+
     dumps = [step.detail for plan in ledger.plans(incident=incident) if plan.action == "dump" for step in ledger.progress(plan.id) if step.state == "done"]
     if not dumps:
         console.print("no stacks were dumped for this incident")
     for dump in dumps:
-        for each in msgspec.json.decode(dump)["stacks"]:
-            console.print(f"[bold]{escape(', '.join(each['workers']))}[/]")
-            console.print(each["stack"], highlight=False, markup=False, soft_wrap=True)
+        print_dump(console, msgspec.json.decode(dump)["stacks"], wide=wide)
 
 
 def _entry_text(entry: TimelineEntry, *, wide: bool) -> str:

@@ -1,5 +1,6 @@
 """Prints groups of stacks, and open files, as text and as JSON."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from eagle_eye.activity.python_stacks import StackFrame
 from eagle_eye.activity.stack_facts import ProcessFact, ProcessReport
 from eagle_eye.activity.stack_groups import StackGroup
 from eagle_eye.activity.stack_text import group_lines, members_text
-from eagle_eye.app.printing import TableColumn, print_table, print_text, shortened
+from eagle_eye.app.printing import SHORTEST, TableColumn, print_table, print_text, shortened
 
 COLUMNS = (TableColumn("fd"), TableColumn("kind"), TableColumn("use", drop=2), TableColumn("at byte", drop=1), TableColumn("what", prose=True))
 
@@ -20,7 +21,8 @@ def print_groups(console: Console, groups: Sequence[StackGroup], word: str, fact
     for line in group_lines(groups, word, facts, full=wide):
         if line.heading:
             console.print()
-        print_text(console, _fitting(line.text, console.width - line.indent - 2, wide=wide), indent=line.indent)
+        narrow = not wide and (console.is_terminal or "COLUMNS" in os.environ)
+        print_text(console, _fitting(line.text, console.width - line.indent - 2) if narrow else line.text, indent=line.indent)
 
 
 def print_open_files(console: Console, files: Mapping[str, Sequence[OpenFile]], word: str, *, wide: bool) -> None:
@@ -32,9 +34,9 @@ def print_open_files(console: Console, files: Mapping[str, Sequence[OpenFile]], 
         print_table(console, COLUMNS, rows, wide=wide)
 
 
-def _fitting(text: str, width: int, *, wide: bool) -> str:
+def _fitting(text: str, width: int) -> str:
     """Without words that are longer than a line."""
-    return text if wide else " ".join(shortened(word, max(width, 16)) for word in text.split(" "))
+    return " ".join(shortened(word, max(width, SHORTEST)) for word in text.split(" "))
 
 
 def groups_json(groups: Iterable[StackGroup]) -> list[dict[str, Any]]:

@@ -215,6 +215,28 @@ def test_one_incident_is_found_by_the_beginning_of_its_id(cli: Cli, ledger: Ledg
     assert "no stacks were dumped" in cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
 
 
+STACK = 'Process {0}: python t.py\nThread {0} (idle): "MainThread"\n    {1}\n    main (/t.py:88)\n'
+
+
+def test_the_stacks_of_an_incident_are_shown_in_groups_and_with_wide_as_they_were_taken(cli: Cli, ledger: Ledger) -> None:
+    ledger.save_incident(*incident("4f1c9a02"))
+    plan = Plan(id="p1", incident="4f1c9a02", action="dump", targets=(Target(job=JOB, epoch=1, basis=""),), made=101.0, expires=200.0, severity=Severity.SEV2)
+    waiting = [f"7/node-a/{slot}" for slot in range(7)]
+    told = [
+        {"workers": ["7/node-a/7"], "stack": STACK.format(17, "load (/data.py:12)")}, {"workers": ["7/node-b/0"], "stack": "(py-spy: not allowed)\nstate: D"},
+        {"workers": waiting, "stack": STACK.format(10, "all_reduce (/x/torch/distributed/distributed_c10d.py:3000)")},
+    ]  # fmt: skip
+    intended = Progress(step="dump", state="intended", time=102.0)
+    ledger.record_intent(plan, intended)
+    ledger.record_result(plan, msgspec.structs.replace(intended, state="done", detail=msgspec.json.encode({"stacks": told}).decode()))
+    shown = cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
+    assert "Workers 7/node-a/[0-6] wait for their peers; worker 7/node-a/7 does not." in shown
+    assert "as group 1 down to t.py:88 main, then" in shown
+    assert "7/node-b/0\n(py-spy: not allowed)\nstate: D" in shown, "as it is"
+    assert "Process 17: python t.py" not in shown
+    assert "Process 17: python t.py" in cli("incidents", "4f1c", "--stacks", "--wide", "--state-dir", "state").output
+
+
 def found_at(ledger: Ledger, cli: Cli, opened: float, *notices: Notice) -> str:
     """What is shown of an incident whose fault began at 100 and that was opened then."""
     shown, state = incident("4f1c9a02")
