@@ -11,10 +11,10 @@ class CounterRates(Generic[Key]):
     """Many counters that are read together. Without a rate: the first look, and one after a counter went backwards, wrapped or was not read."""
 
     def __init__(self) -> None:
-        self._before: Mapping[Key, int] = {}
+        self._before: Mapping[Key, float] = {}
         self._looked = math.nan
 
-    def update(self, counters: Mapping[Key, int], monotonic: float) -> dict[Key, float]:
+    def update(self, counters: Mapping[Key, float], monotonic: float) -> dict[Key, float]:
         """Per second since the look before, of those that have a rate; `monotonic` in seconds."""
         before, self._before = self._before, counters
         elapsed, self._looked = monotonic - self._looked, monotonic

@@ -1,1 +1,1 @@
-"""Sources of what a site knows of its nodes: where each of them is."""
+"""What a site knows and shows of its nodes: where each of them is, and the pages of its exporters."""

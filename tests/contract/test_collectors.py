@@ -13,6 +13,7 @@ from collectors.agent.agent import Agent, build_collectors
 from collectors.agent.job_registry import JobRegistry
 from collectors.agent.schedule import CollectorThread, Schedule
 from collectors.gpu import GpuCollector
+from collectors.site.exporter_table import shipped_metrics
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config
@@ -74,6 +75,7 @@ WITHOUT_UNIT = {
     "disconnected_servers": "count of Lustre servers",
     "processes_blocked": "count of processes",
     "clock_synchronised": "1 while the clock follows another one, else 0",
+    "hang_reported": "1 while xpu_timer says that a kernel has run for longer than its limit, else 0",
 }
 
 
@@ -84,7 +86,7 @@ def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_the_rooms_own_collectors_are_found() -> None:
-    assert {"collective", "fabric", "gpu", "host", "job_log", "kernel_log", "node_topology", "process", "storage", "training"} <= set(COLLECTORS)
+    assert {"collective", "fabric", "gpu", "host", "job_log", "kernel_log", "node_topology", "process", "scrape", "storage", "training"} <= set(COLLECTORS)
 
 
 def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:
@@ -116,6 +118,11 @@ def test_a_gpu_of_the_gpu_collector_is_checked_too() -> None:
         check_reading(reading)
 
 
+def test_the_metrics_that_are_taken_from_exporters_are_checked_too() -> None:
+    for metric in shipped_metrics():
+        check_name(metric.name)
+
+
 def check_reading(reading: Reading) -> None:
     assert reading.source
     assert reading.matrix.dtype == np.float32
@@ -123,8 +130,12 @@ def check_reading(reading: Reading) -> None:
     assert len(set(reading.names)) == len(reading.names)
     assert len(set(reading.entities)) == len(reading.entities)
     for name in reading.names:
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
-        assert name.endswith(UNITS) or name in WITHOUT_UNIT, f"{name}: name its unit, or document it here"
+        check_name(name)
+
+
+def check_name(name: str) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+    assert name.endswith(UNITS) or name in WITHOUT_UNIT, f"{name}: name its unit, or document it here"
 
 
 def test_what_it_returns_crosses_the_wire(collector: Collector) -> None:
