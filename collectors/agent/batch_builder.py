@@ -7,6 +7,8 @@ import numpy as np
 from eagle_eye.types import Block, Kind, Reading, StepReading
 from eagle_eye.wire import Schemas
 
+from .reading_precedence import ReadingPrecedence
+
 STEPS_MAX = 4096
 """Step blocks kept until the next batch: a node whose jobs are not known must not fill the memory."""
 
@@ -21,6 +23,7 @@ class BatchBuilder:
         self._of_node: dict[tuple[str, Kind], Reading] = {}
         self._of_job: dict[tuple[str, str], Reading] = {}
         self._steps: list[tuple[str, StepReading]] = []
+        self._precedence = ReadingPrecedence()
 
     def add(self, result: Reading | StepReading) -> None:
         """Add a result of a collector. Workers of an unknown job are dropped."""
@@ -28,7 +31,9 @@ class BatchBuilder:
             job = self._job_of(result.workers[0]) if result.workers else ""
             if job and len(self._steps) < STEPS_MAX:
                 self._steps.append((job, result))
-        elif result.kind is Kind.WORKER:
+            return
+        self._precedence.observe(result)
+        if result.kind is Kind.WORKER:
             for job, part in self._by_job(result):
                 self._of_job[job, result.source] = part
         else:
@@ -36,8 +41,8 @@ class BatchBuilder:
 
     def blocks(self, job: str) -> tuple[Block, ...]:
         """Blocks of a batch of this job: readings of the node, readings and steps of its own workers."""
-        readings: list[Reading | StepReading] = list(self._of_node.values())
-        readings += [reading for (of, _), reading in self._of_job.items() if of == job]
+        of_job = [reading for (of, _), reading in self._of_job.items() if of == job]
+        readings: list[Reading | StepReading] = list(self._precedence.apply([*self._of_node.values(), *of_job]))
         readings += [steps for of, steps in self._steps if of == job]
         return tuple(Block(schema_id=self.schemas.schema_of(each).id, reading=each) for each in readings)
 
@@ -46,6 +51,7 @@ class BatchBuilder:
         self._of_node.clear()
         self._of_job.clear()
         self._steps.clear()
+        self._precedence.next_batch()
 
     def _by_job(self, reading: Reading) -> Iterator[tuple[str, Reading]]:
         """A reading of workers, split by job."""

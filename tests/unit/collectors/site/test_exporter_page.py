@@ -98,7 +98,7 @@ def test_a_page_in_another_encoding_has_no_series_of_ours() -> None:
     assert read(PAGE.decode().encode("utf-16")) == ([], {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(begin=st.integers(0, len(PAGE)), end=st.integers(0, len(PAGE)), noise=st.binary(max_size=20), at=st.integers(0, len(PAGE)))
 def test_no_torn_page_raises_or_gives_what_is_no_number(begin: int, end: int, noise: bytes, at: int) -> None:
     torn = (PAGE[:at] + noise + PAGE[at:])[begin:end]
@@ -106,7 +106,7 @@ def test_no_torn_page_raises_or_gives_what_is_no_number(begin: int, end: int, no
     assert all(math.isfinite(value) and abs(value) <= LARGEST for value in page.values.values())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text(alphabet='{}",=\\ #1eE+-.n\tNaInf', max_size=60))
 def test_no_line_with_a_wanted_name_raises(rest: str) -> None:
     page = read_page(b"node_load1" + rest.encode() + b"\n", WANTED, 100, NOW)
