@@ -13,7 +13,7 @@ NAMED = 8
 """Ranges of members that a line names; the rest is counted."""
 PLACES, THREADS = 4, 4
 """That a group names."""
-FOLDED, NAMED_LIBRARIES = 3, 3
+FOLDED, NAMED_LIBRARIES = 4, 3
 """So many frames of libraries in succession are one line; of how many it names."""
 PLURALS = {"process": "processes"}
 MOTIONS = {

@@ -109,6 +109,7 @@ def test_frames_of_libraries_are_folded_but_for_the_innermost_one() -> None:
     groups = group_stacks({"0": stands(*inner, TRAIN, MAIN)})
     assert text(groups)[1:] == ["     train.py:88 main", "     train.py:33 step", "     … 19 frames of torch", "     module.py:0 call"]
     assert len(text(groups, full=True)) == 1 + 22
+    assert text(group_stacks({"0": stands(*inner[:4], TRAIN)}))[-4:] == [f"     module.py:{line} call" for line in (3, 2, 1, 0)], "a few are told: where in the library it is"
 
 
 def test_a_fact_of_all_is_told_once_and_one_of_some_with_their_names() -> None:
