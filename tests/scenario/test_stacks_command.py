@@ -157,7 +157,8 @@ def test_ctrl_c_leaves_no_py_spy_behind(job: tuple[Path, list[int]], tmp_path: P
     slow = tmp_path / "py-spy"
     slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid\nexec sleep 600\n")
     slow.chmod(0o755)
-    command = [sys.executable, "-m", "eagle_eye.app.cli", "stacks", "--pid", str(job[1][0]), "--state-dir", str(tmp_path / "state")]
+    # whoever is started in the background of a shell ignores the signal, and so do its children
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "eagle_eye.app.cli", "stacks", "--pid", str(job[1][0]), "--state-dir", str(tmp_path / "state")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) as process:
         while not (tmp_path / "pid").exists():
             assert process.poll() is None
