@@ -115,11 +115,19 @@ def test_who_is_stopped_is_told_from_those_that_sleep_at_the_same_place(found: d
     assert (group["members"], group["motion"], group["place"]["function"]) == ([str(STOPPED)], "stopped", "pause")
 
 
-def test_twin_who_computes_is_shown_as_moving(found: dict[str, Any]) -> None:
-    group = group_of(found, 3)
-    assert (group["members"], group["motion"]) == (["3"], "moves")
+def test_twin_who_computes_is_shown_as_moving(found: dict[str, Any], job: tuple[Path, list[int]]) -> None:
+    """On a busy machine it may get no processor between two looks: it is looked at again, and stands in none."""
+    seen: list[str] = []
+
+    def moves(found: Mapping[str, Any]) -> bool:
+        seen.append(group_of(found, 3)["motion"])
+        return seen[-1] == "moves"
+
+    group = group_of(settled(job[0], moves), 3)
+    assert group["members"] == ["3"]
     assert group["frames"][0]["function"] == "<module>"
     assert {each["place"]["function"] for each in group["places"]} <= {"fold", "computes"}
+    assert "stands" not in seen
 
 
 def test_a_socket_is_told_with_its_other_end_and_whose_that_is(found: dict[str, Any]) -> None:
