@@ -73,7 +73,9 @@ class ScrapeCollector:
         """Which endpoints give nothing, and why."""
         if not self._endpoints:
             return NO_ENDPOINT
-        return ", ".join(f"{each.endpoint.name}: {each.failing}" for each in self._endpoints if each.failing)
+        failing = [f"{each.endpoint.name}: {each.failing}" for each in self._endpoints if each.failing]
+        others = f" ({len(self._endpoints) - len(failing)} of {len(self._endpoints)} are read)" if len(failing) < len(self._endpoints) else ""
+        return ", ".join(failing) + others if failing else ""
 
     def collect(self) -> list[Reading | Event]:
         if not self._endpoints:

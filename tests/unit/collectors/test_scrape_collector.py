@@ -220,6 +220,7 @@ def test_of_two_endpoints_that_tell_the_same_the_first_counts(serve: Serve) -> N
     first.answer = http_page("", "500 No")
     node.look(2)
     assert node.values(Kind.NODE, "n1") == {"load_1": 2.0}
+    assert node.collector.unavailable == f"127.0.0.1:{first.port}/metrics: it answers with HTTP status 500 (1 of 2 are read)"
     first.shows("node_load1 1")
     node.look(3)
     assert node.values(Kind.NODE, "n1") == {"load_1": 1.0}
