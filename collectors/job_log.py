@@ -39,7 +39,7 @@ LEFT_S = 10.0
 MOST_PIECES = 64
 """Megabytes of one log that one look takes."""
 MOST_EVENTS = 128
-"""Events of one log and look; how many others there were is printed."""
+"""Events of one log and look; how many others there were is logged."""
 LONGEST_TRACEBACK = 8000
 """Characters of a traceback in an event: its end, which has the exception."""
 LEAD_S = 0.1

@@ -6,11 +6,11 @@ An address that was known once stays known: a GPU that is lost has no UUID any m
 import re
 from pathlib import Path
 
-from collectors.node.driver_gpus import DRIVER, driver_gpus
+from collectors.node.driver_gpus import DRIVER, UUID, driver_gpus
 
 from .kernel_messages import pci_address_of
 
-_IN_LINE = re.compile(r"NVRM: GPU at PCI:([0-9a-fA-F:.]+): (GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_IN_LINE = re.compile(rf"NVRM: GPU at PCI:([0-9a-fA-F:.]+): ({UUID})")
 
 
 class GpuAddresses:

@@ -5,18 +5,18 @@ Not asked: PTP hardware clocks (/dev/ptp*), whose offset only root may measure, 
 """
 
 import ctypes
-import logging
 import math
-import subprocess
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eagle_eye.clock import Clock, SystemClock
 
-log = logging.getLogger(__name__)
+from .asked_program import AskedProgram
 
 ANSWER_S = 5.0
 """Within which chronyc has to answer."""
+LARGEST = 1 << 16
+"""Bytes; its line has a hundred."""
 OFFSET_FIELD, LEAP_FIELD, FIELDS = 4, 13, 14
 """Of `chronyc -c tracking`: the correction of the system time in seconds, above 0 where the clock is behind; the leap status (client.c of chrony)."""
 NOT_SYNCHRONISED = "Not synchronised"
@@ -89,34 +89,14 @@ class ClockWatch:
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        self._asked = -math.inf
-        self._question: subprocess.Popen[bytes] | None = None
+        self._chronyc = AskedProgram((self.program, "-c", "tracking"), "the clock is told by the kernel alone", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
         self._known = NOT_KNOWN
 
     def look(self) -> ClockOffset:
         """The newest answer; the kernel's where chronyd has none."""
-        now = self.clock.monotonic()
-        if self._question is not None:
-            self._take(self._question, now)
-        elif now - self._asked >= self.every_s:
-            self._ask(now)
+        answer = self._chronyc.look(self.clock.monotonic())
+        if answer is not None:
+            self._known = NOT_KNOWN if answer.problem else offset_of(answer.output.decode("utf-8", "replace"))
+        elif self._chronyc.missing:
+            self._known = NOT_KNOWN
         return kernel_offset() if self._known is NOT_KNOWN else self._known
-
-    def _ask(self, now: float) -> None:
-        self._asked = now
-        try:
-            self._question = subprocess.Popen(
-                [self.program, "-c", "tracking"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-            )
-        except OSError as error:
-            log.info("the clock is told by the kernel alone: %s", error)
-            self._asked, self._known = math.inf, NOT_KNOWN  # it is not installed: not tried again
-
-    def _take(self, question: subprocess.Popen[bytes], now: float) -> None:
-        if question.poll() is None:
-            if now - self._asked < ANSWER_S:
-                return
-            question.kill()
-        self._question = None
-        output, _ = question.communicate()
-        self._known = offset_of(output.decode("utf-8", "replace")) if question.returncode == 0 else NOT_KNOWN

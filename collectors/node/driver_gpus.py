@@ -9,7 +9,8 @@ from .link_ports import PCI
 
 DRIVER = Path("/proc/driver/nvidia")
 _FIELD = re.compile(r"^([A-Za-z ]+):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
-_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""Pattern of a GPU's name, as the driver writes it in its files and in the kernel's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +33,5 @@ def driver_gpus(driver: Path = DRIVER) -> list[DriverGpu]:
         if PCI.fullmatch(name.lower()) and told and told.get("GPU Excluded") != "Yes":
             uuid, minor = told.get("GPU UUID", ""), count_of(told.get("Device Minor"))
             instances = [each for each in names_in(driver / "capabilities" / f"gpu{minor}" / "mig") if re.fullmatch(r"gi[0-9]+", each)]
-            found.append(DriverGpu(name.lower(), uuid if _UUID.fullmatch(uuid) else "", len(instances)))
+            found.append(DriverGpu(name.lower(), uuid if re.fullmatch(UUID, uuid) else "", len(instances)))
     return sorted(found, key=lambda gpu: gpu.pci)

@@ -4,17 +4,12 @@ lldpctl is never waited for: a look starts it, later looks take what it has writ
 whose cable or switch is down still hangs there.
 """
 
-import contextlib
-import logging
-import math
-import os
-import subprocess
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-log = logging.getLogger(__name__)
+from collectors.node.asked_program import AskedProgram, ProgramAnswer
 
 COMMAND = ("lldpctl", "-f", "json0")
 EVERY_S = 60.0
@@ -98,61 +93,26 @@ class LldpNeighbors:
         self.settled = not command
         """It has answered, or it cannot."""
         self._command = command
-        self._asked = -math.inf if command else math.inf
-        self._question: subprocess.Popen[bytes] | None = None
-        self._answer = bytearray()
+        self._program = AskedProgram(command, "no switch is asked for its name", every_s=EVERY_S, answer_s=ANSWER_S, largest=LARGEST)
 
     def look(self, now: float) -> None:
         """Ask, or take an answer; never waits. `now`: monotonic time."""
-        if self._question is not None:
-            self._take(self._question, now)
-        elif now - self._asked >= EVERY_S:
-            self._ask(now)
+        answer = self._program.look(now)
+        if answer is not None:
+            self._take(answer)
+        self.settled = self.settled or self._program.missing
 
-    def _ask(self, now: float) -> None:
-        self._asked = now
+    def _take(self, answer: ProgramAnswer) -> None:
+        self.settled = True
         try:
-            question = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-        except OSError as error:
-            log.info("no switch is asked for its name: %s", error)
-            self._asked, self.settled = math.inf, True  # it is not installed: not tried again
-            return
-        assert question.stdout is not None
-        os.set_blocking(question.stdout.fileno(), False)
-        self._question = question
-        self._answer.clear()
-
-    def _take(self, question: subprocess.Popen[bytes], now: float) -> None:
-        over = question.poll() is not None  # before what it wrote is read: nothing comes after
-        assert question.stdout is not None
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(question.stdout.fileno(), 1 << 16):
-                self._answer += piece
-                if len(self._answer) > LARGEST:
-                    break
-        if len(self._answer) > LARGEST or (not over and now - self._asked >= ANSWER_S):
-            self._end(question)
-            self._refuse(f"it gave more than {LARGEST} bytes" if len(self._answer) > LARGEST else f"no answer within {ANSWER_S:g} s")
-        elif over:
-            self._end(question)
-            self._read(question.returncode)
-
-    def _read(self, code: int) -> None:
-        try:
-            if code:
-                raise ValueError(f"it ended with {code}")
-            found = neighbors_of(bytes(self._answer))
+            if answer.problem:
+                raise ValueError(answer.problem)
+            found = neighbors_of(answer.output)
         except (ValueError, RecursionError) as error:
             self._refuse(str(error))
             return
-        self.problem, self.settled = "", True
+        self.problem = ""
         self.known = {**self.known, **found} if len(self.known) < PORTS_KEPT else found
 
     def _refuse(self, why: str) -> None:
-        self.settled = True
         self.problem = f"{' '.join(self._command)}: {why}; start lldpd, and let the agent's user use its socket (group _lldpd), or set lldp = false"
-
-    def _end(self, question: subprocess.Popen[bytes]) -> None:
-        self._question = None
-        question.kill()
-        question.communicate()

@@ -31,7 +31,7 @@ def answered(watch: ClockWatch, clock: FakeClock) -> ClockOffset:
     pause = Event()
     for _ in range(2000):
         found = watch.look()
-        if watch._question is None:
+        if watch._chronyc._question is None:
             return found
         pause.wait(0.01)
     raise AssertionError("it never ended")
@@ -75,7 +75,7 @@ def test_fault_a_chronyc_that_hangs_is_ended_and_holds_nobody(tmp_path: Path) ->
     clock = FakeClock()
     watch = ClockWatch(str(chronyc(tmp_path, "exec sleep 600")), clock=clock)
     watch.look()
-    question = watch._question
+    question = watch._chronyc._question
     assert question is not None
     assert same(watch.look(), kernel_offset()), "nobody waits for it"
     clock.advance(5.0)

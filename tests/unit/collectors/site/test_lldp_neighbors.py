@@ -63,7 +63,7 @@ class Switches:
         self.neighbors.look(self.now)
         pause = threading.Event()
         for _ in range(10_000):
-            if self.neighbors._question is None:
+            if self.neighbors._program._question is None:
                 return
             self.neighbors.look(self.now)
             pause.wait(0.001)

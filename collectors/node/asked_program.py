@@ -1,0 +1,75 @@
+"""A program of this node that is asked from time to time and never waited for: a look starts it, later looks take what it has written."""
+
+import contextlib
+import logging
+import math
+import os
+import subprocess
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+
+class ProgramAnswer(NamedTuple):
+    """What it wrote."""
+
+    output: bytes
+    problem: str
+    """Why it is no answer; '' if it is one."""
+
+
+class AskedProgram:
+    """One program with its arguments."""
+
+    def __init__(self, command: tuple[str, ...], without: str, *, every_s: float, answer_s: float, largest: int) -> None:
+        """`command`: () asks nobody. `without`: what the log says where it cannot be started. `answer_s`: it is ended after so many seconds. `largest`: bytes that it may write."""
+        self.missing = False
+        """It could not be started, as where it is not installed: it is not tried again."""
+        self._command, self._without, self._every_s, self._answer_s, self._largest = command, without, every_s, answer_s, largest
+        self._asked = -math.inf if command else math.inf
+        self._question: subprocess.Popen[bytes] | None = None
+        self._output = bytearray()
+
+    def look(self, now: float) -> ProgramAnswer | None:
+        """Its answer, once; None while there is none. Never waits. `now`: monotonic time."""
+        if self._question is not None:
+            return self._take(self._question, now)
+        if now - self._asked >= self._every_s:
+            self._ask(now)
+        return None
+
+    def _ask(self, now: float) -> None:
+        self._asked = now
+        try:
+            question = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            log.info("%s: %s", self._without, error)
+            self._asked, self.missing = math.inf, True
+            return
+        assert question.stdout is not None
+        os.set_blocking(question.stdout.fileno(), False)
+        self._question = question
+        self._output.clear()
+
+    def _take(self, question: subprocess.Popen[bytes], now: float) -> ProgramAnswer | None:
+        over = question.poll() is not None  # before what it wrote is read: nothing comes after
+        self._read(question)
+        problem = ""
+        if len(self._output) > self._largest:
+            problem = f"it gave more than {self._largest} bytes"
+        elif not over and now - self._asked >= self._answer_s:
+            problem = f"no answer within {self._answer_s:g} s"
+        elif not over:
+            return None
+        self._question = None
+        question.kill()
+        question.communicate()
+        if not problem and question.returncode:
+            problem = f"it ended with {question.returncode}"
+        return ProgramAnswer(bytes(self._output), problem)
+
+    def _read(self, question: subprocess.Popen[bytes]) -> None:
+        assert question.stdout is not None
+        with contextlib.suppress(BlockingIOError):
+            while len(self._output) <= self._largest and (piece := os.read(question.stdout.fileno(), 1 << 16)):
+                self._output += piece
