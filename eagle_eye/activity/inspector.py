@@ -13,6 +13,7 @@ from types import MappingProxyType
 from eagle_eye.clock import Clock
 
 from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, judge
+from .kernel_state import state_of
 from .last_collective import LastCollective, last_collective
 from .native_caller import CodeMap
 from .process_counters import read_counters
@@ -45,7 +46,7 @@ def look_at(pid: int, clock: Clock, read: StackReader = stacks_of) -> ProcessLoo
     if counters is None:
         return None
     stacks = read(pid)
-    state = _state(pid)
+    state = state_of(pid)
     code = CodeMap(pid)
     waits = tuple(wait_of(pid, stack.thread, code) for stack in stacks)
     tracer = _tracer(pid) if state == TRACED else ""
@@ -206,14 +207,6 @@ class ActivityInspector:
             if found is None or found.kind is ActivityKind.AWAITS_PEERS:
                 return found
         return inspect(case.pid, self._patience_s, self._look_clock, self._look, case.timers)
-
-
-def _state(pid: int) -> str:
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return line.rpartition(")")[2].split()[0]
 
 
 def _tracer(pid: int) -> str:

@@ -28,6 +28,12 @@ def kernel_state(pid: int) -> KernelState | None:
     return KernelState(found[1], _wchan(pid, pid), tuple(_held(pid)))
 
 
+def state_of(pid: int) -> str:
+    """Letter of the main thread's state; '' if the process is gone."""
+    found = _thread(pid, pid)
+    return "" if found is None else found[1]
+
+
 def command_of(pid: int) -> str:
     """Name of its program, at most 15 characters; '' if it is gone."""
     try:

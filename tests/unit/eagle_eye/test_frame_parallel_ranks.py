@@ -2,23 +2,9 @@
 
 import pytest
 
-from eagle_eye.frames import Frame, FrameBuilder
-from eagle_eye.types import Entity, Event, Kind, Layout, Mark, RankPlacement
-from eagle_eye.wire import Schemas
-
-JOB = "t/n/r"
-
-
-class Job:
-    """Feeds a builder and closes frames."""
-
-    def __init__(self) -> None:
-        self.builder = FrameBuilder(JOB, Schemas())
-        self.number = 0
-
-    def tick(self) -> Frame:
-        self.number += 1
-        return self.builder.tick(Mark(mark="tick", generation=1, number=self.number, time=100.0 + self.number))
+from eagle_eye.frames import Frame
+from eagle_eye.types import Entity, Event, Kind, Layout, RankPlacement
+from fakes.frame_job import JOB, FrameJob
 
 
 def layout(*workers: str, epoch: int = 1) -> Layout:
@@ -37,7 +23,7 @@ def placed(frame: Frame) -> list[tuple[int, int]]:
 
 
 def test_what_the_groups_of_a_worker_say_is_in_the_layout() -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(layout("r/a/0", "r/b/0"))
     job.builder.feed(groups(1, "r/b/0", "b", pp="1", tp="0"))
     frame = job.tick()
@@ -51,7 +37,7 @@ def test_what_the_groups_of_a_worker_say_is_in_the_layout() -> None:
 
 
 def test_a_new_epoch_has_ranks_of_its_own() -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(layout("r/a/0", "r/b/0"))
     job.builder.feed(groups(1, "r/b/0", "b", pp="1"))
     job.tick()
@@ -64,7 +50,7 @@ def test_a_new_epoch_has_ranks_of_its_own() -> None:
 
 @pytest.mark.parametrize("event", [groups(1, "r/b/0", "a", pp="1"), groups(1, "r/c/0", "c", pp="1"), groups(1, "r/b/0", "b", pp="x"), groups(1, "r/b/0", "b", epoch=0, pp="1")])
 def test_a_worker_of_another_node_of_no_epoch_or_of_nowhere_moves_nobody(event: Event) -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(layout("r/a/0", "r/b/0"))
     job.builder.feed(event)
     assert placed(job.tick()) == [(0, 0), (0, 0)]

@@ -2,25 +2,12 @@
 
 import pytest
 
-from eagle_eye.frames import Frame, FrameBuilder
+from eagle_eye.frames import Frame
 from eagle_eye.job_snapshots import JobSnapshots
 from eagle_eye.node_devices import NodeGpu, devices_attributes
-from eagle_eye.types import Entity, Event, Kind, Layout, Mark, NodePlace, RankPlacement
+from eagle_eye.types import Entity, Event, Kind, Layout, NodePlace, RankPlacement
 from eagle_eye.wire import Schemas, decode, encode
-
-JOB = "t/n/r"
-
-
-class Job:
-    """Feeds a builder and closes frames."""
-
-    def __init__(self) -> None:
-        self.builder = FrameBuilder(JOB, Schemas())
-        self.number = 0
-
-    def tick(self) -> Frame:
-        self.number += 1
-        return self.builder.tick(Mark(mark="tick", generation=1, number=self.number, time=100.0 + self.number))
+from fakes.frame_job import JOB, FrameJob
 
 
 def layout(*nodes: str, epoch: int = 1) -> Layout:
@@ -49,7 +36,7 @@ def switches(frame: Frame) -> dict[str, str]:
 
 
 def test_a_place_is_in_the_layout_and_the_topology_before_and_after_a_new_epoch() -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(place("a", switch="leaf-1", rack="r1", source="slurm"))
     job.builder.feed(layout("a", "b"))
     assert switches(job.tick()) == {"a": "leaf-1", "b": ""}
@@ -64,7 +51,7 @@ def test_a_place_is_in_the_layout_and_the_topology_before_and_after_a_new_epoch(
 
 
 def test_a_node_that_moves_has_its_new_place() -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(layout("a"))
     job.builder.feed(place("a", switch="leaf-1"))
     job.tick()
@@ -75,7 +62,7 @@ def test_a_node_that_moves_has_its_new_place() -> None:
 
 
 def test_who_begins_to_read_later_has_the_places_from_the_layout_that_was_written_down() -> None:
-    first, later = Job(), Job()
+    first, later = FrameJob(), FrameJob()
     first.builder.feed(place("a", switch="leaf-1"))
     first.builder.feed(layout("a", "b"))
     written = first.tick().layout
@@ -90,14 +77,14 @@ def test_who_begins_to_read_later_has_the_places_from_the_layout_that_was_writte
 
 @pytest.mark.parametrize("event", [place("b", of="a", switch="leaf-9"), place("a", switch="x" * 401), place("a", rack="a\0b"), place("elsewhere", switch="leaf-9")])
 def test_nobody_speaks_for_another_node_and_names_that_cannot_be_are_none(event: Event) -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(layout("a", "b"))
     job.builder.feed(event)
     assert switches(job.tick()) == {"a": "", "b": ""}
 
 
 def test_the_leader_is_told_with_the_layout_once_and_when_it_changes() -> None:
-    job, snapshots = Job(), JobSnapshots()
+    job, snapshots = FrameJob(), JobSnapshots()
     job.builder.feed(layout("a", "b"))
     job.builder.feed(place("a", switch="leaf-1"))
     told = []
@@ -110,7 +97,7 @@ def test_the_leader_is_told_with_the_layout_once_and_when_it_changes() -> None:
 
 
 def test_the_port_next_to_a_gpu_is_in_the_layout_and_the_topology_before_and_after_a_new_epoch() -> None:
-    job, later = Job(), Job()
+    job, later = FrameJob(), FrameJob()
     job.builder.feed(devices("a"))
     job.builder.feed(layout("a", "b"))
     frame = job.tick()
@@ -128,7 +115,7 @@ def test_the_port_next_to_a_gpu_is_in_the_layout_and_the_topology_before_and_aft
 
 @pytest.mark.parametrize("event", [devices("b", of="a", gpu="GPU-b"), devices("a", text="{"), devices("a", text="[7]"), devices("a", text='[{"uuid": "GPU-a"}]'), devices("a", text="[" * 100_000), devices("elsewhere")])
 def test_devices_of_another_node_and_what_is_no_list_of_devices_count_for_nothing(event: Event) -> None:
-    job = Job()
+    job = FrameJob()
     job.builder.feed(layout("a", "b"))
     job.builder.feed(event)
     assert ports(job.tick()) == {}
