@@ -87,8 +87,10 @@ class RepairPlanner:
         levels = tracked.escalation.levels
         if SWAP not in levels:
             return levels
-        if not self._swaps(tracked):
+        if not self.settings.rank_swap:
             return tuple(level for level in levels if level != SWAP)
+        if self._in_place(tracked):
+            return levels[: levels.index(SWAP)]
         swapped = any(attempt.swap for attempt in self.attempts(tracked))
         possible = swapped or swap_of(tracked.incident, self.state.job(tracked.job))
         told = possible and not (self._followed(tracked) or self._not_exchanged(tracked))
@@ -97,10 +99,10 @@ class RepairPlanner:
     def _followed(self, tracked: TrackedIncident) -> tuple[str, ...]:
         return self.state.history.followed(tracked.incident, tracked.culprits, self.settings.relapse_s)
 
-    def _swaps(self, tracked: TrackedIncident) -> bool:
-        """An elastic worker that is started again computes other micro-batches: that is the same experiment."""
+    def _in_place(self, tracked: TrackedIncident) -> bool:
+        """An elastic worker that is started again has the rank that it had: nothing shows whether a fault follows the rank or stays with the node."""
         layout = self.state.job(tracked.job).layout
-        return self.settings.rank_swap and not (layout is not None and layout.in_place)
+        return layout is not None and layout.in_place
 
     def _not_exchanged(self, tracked: TrackedIncident) -> tuple[str, ...]:
         """The nodes that were asked to exchange their ranks, and have not."""
@@ -169,14 +171,19 @@ class RepairPlanner:
                 "start the job's launchers with the version of the server, or look at the stacks that were kept"
             )
         followed = self._followed(tracked)
-        if not followed and self._levels(tracked) != tracked.escalation.levels and self._swaps(tracked):
-            return "a restart did not help, and whether another node would cannot be tried: none has as many workers as the accused one; no node is evicted on a guess"
+        if not followed and self._levels(tracked) != tracked.escalation.levels and self.settings.rank_swap:
+            return f"a restart did not help, and whether another node would cannot be tried: {self._untried(tracked)}; no node is evicted on a guess"
         if not followed:
             return "every repair was attempted, none helped"
         return (
             f"the fault followed the ranks when {' and '.join(followed)} exchanged them: it is the program's or its data's, "
             "and no node is evicted for it; look at the stacks that were kept, mend the script or the data, and start the job again"
         )
+
+    def _untried(self, tracked: TrackedIncident) -> str:
+        if self._in_place(tracked):
+            return "an elastic worker that is started again has the rank that it had; look at the stacks that were kept"
+        return "none has as many workers as the accused one"
 
     def _own(self, tracked: TrackedIncident, level: str) -> bool:
         """The job allowed it at its start: it makes no progress, and the action is reversible and within its heal budget."""

@@ -27,17 +27,14 @@ def make(ledger_path: Path) -> Iterator[Callable[..., Cluster]]:
     ledger.close()
 
 
-# --- a broken node -----------------------------------------------------------------------------------------------------
-
-
-def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothing_about_restarts(ledger: Ledger):
+def alone(ledger: Ledger, declared: dict[str, int], **policy: float) -> tuple[ElasticJob, Engine, FakeCommander, Callable[[float], None]]:
+    """One job, the engine, what it sent, and a function that lets seconds pass."""
     clock = FakeClock()
-    job = ElasticJob(clock=clock, name="t/gpt/g1", declared={"n1": 2, "n2": 2})
+    job = ElasticJob(clock=clock, name="t/gpt/g1", declared=declared)
     commander = FakeCommander(answers=commands(job))
     services = {"commander": commander, "clock": clock, "ledger": ledger}
     actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
-    policy = EngineSettings(mode=Mode.AUTO, downtime_s=40.0, regroup_s=0.5)
-    engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, settings=policy, start=at_once)
+    engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, settings=EngineSettings(mode=Mode.AUTO, **policy), start=at_once)
     engine.resume()
 
     def run(seconds: float) -> None:
@@ -48,6 +45,37 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
             engine.declare_job(job.name, heal="in-place", budget_left=100, demand=job.demand)
             engine.tick()
 
+    return job, engine, commander, run
+
+
+# --- nothing is shown ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("self_heals", [True, False])
+@pytest.mark.parametrize("cause", ["python hang", "cuda error"])
+def test_a_bug_of_rank_0_that_hits_whoever_has_that_rank_evicts_nobody(ledger, cause, self_heals):
+    """An elastic worker that is started again has the rank that it had: that it fails again shows nothing against its node."""
+    job, engine, commander, run = alone(ledger, {"n1": 2, "n2": 2, "n3": 2})
+    job.epoch = 2
+    run(8)
+    for number in range(4):
+        rank0 = job.layout.placements[0].worker
+        job.stalled = True
+        engine.receive_incidents([incident(job, cause, Entity(kind=Kind.WORKER, name=rank0), name=f"i{number}")])
+        run(0.5)
+        if self_heals:
+            job.stalled = False
+            job._next("stall")
+        run(40)
+    assert [sent.arguments["exclude"] for sent in commander.sent if sent.action == "restart" and sent.arguments["exclude"]] == []
+    assert ledger.cordoned() == ()
+
+
+# --- a broken node -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothing_about_restarts(ledger: Ledger):
+    job, engine, commander, run = alone(ledger, {"n1": 2, "n2": 2}, downtime_s=40.0, regroup_s=0.5)
     run(8)
     engine.receive_incidents([incident(job, "gpu fault", Entity(kind=Kind.NODE, name="n2"))])
     run(40)
