@@ -24,6 +24,7 @@ from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, K
 
 from .features.active_claims import ActiveClaims, ends_epoch
 from .features.collective_ranks import collectives_of, not_entered
+from .features.ended_hangs import STALLED, EndedHangs
 from .features.step_time import iteration_time
 from .features.worker_positions import (
     AGE,
@@ -99,6 +100,9 @@ class Stall:
     """What the job.paused that is open says of those that are waited for."""
     _stops: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """(worker, since) of the stops that were told: one that is over is reported by several looks, and late."""
+    _hangs: EndedHangs = field(default_factory=EndedHangs, init=False, repr=False)
+    _accused: float = field(default=-np.inf, init=False, repr=False)
+    """When a worker was last found to be the culprit: what the job did around then is no pause to learn from."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
     _rounds: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
 
@@ -112,6 +116,7 @@ class Stall:
             yield from self._take(event)
         if frame.tick:
             self._look(frame)
+            yield from self._tell_hangs(frame)
         yield from self._judge(frame)
 
     # --- what is known
@@ -124,8 +129,10 @@ class Stall:
             yield from self._claims.withdraw_all(event.time, why)
         elif event.name == "stall" and event.attributes.get("state") == "T" and (self._is_late(event) or event.attributes.get("ended")):
             yield from self._was_stopped(event)
+        elif event.name == "worker.excluded" and event.attributes.get("reason") == STALLED:
+            self._hangs.add(event)
         elif self._is_late(event):
-            return
+            self._keep_hang(event)
         elif event.name == "stall":
             self._reports[event.entity.name] = event
             self._resumed.pop(event.entity.name, None)
@@ -153,6 +160,18 @@ class Stall:
         for report in self._reports.values():
             if report.attributes.get("state") == "T":
                 yield from self._was_stopped(report)
+            self._keep_hang(report)
+
+    def _keep_hang(self, event: Event) -> None:
+        if event.name == "stall" and event.attributes.get("activity") == ActivityKind.HUNG.value:
+            self._hangs.add(event)
+
+    def _tell_hangs(self, frame: Frame) -> Iterator[Claim]:
+        """Of epochs that are over: told and withdrawn."""
+        for claim in self._hangs.due(frame.time, len(frame.layout.workers if frame.layout is not None else self._workers)):
+            if (claim.entity, claim.kind) not in self._claims:  # it hangs again, and that is told
+                yield from self._claims.report(claim)
+                yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "its job went on without it")
 
     def _was_stopped(self, event: Event) -> Iterator[Claim]:
         """A stop that is over when it is told: its process was ended for another fault. It is told and withdrawn."""
@@ -201,7 +220,7 @@ class Stall:
             self._drop_moved(frame.time)
 
     def _measure_pauses(self, step: Step) -> None:
-        if self._accuses():
+        if not self._teaches(step.end - float(np.nan_to_num(step.values.get("step_s", np.zeros(1))).max(initial=0.0))):
             return
         for phase in PAUSES:
             seconds = np.nan_to_num(step.values.get(f"{PHASES[int(phase)]}_s", np.zeros(1)))
@@ -210,11 +229,15 @@ class Stall:
     def _end_pause(self, worker: str, time: float) -> None:
         """It goes on by itself: how long it stood teaches patience with that line, unless somebody was accused meanwhile."""
         report = self._reports.pop(worker, None)
-        if report is not None and report.attributes.get("activity") == ActivityKind.STANDING.value and not self._accuses():
-            self._stood.ended(report.attributes.get("place", ""), row_of(report, time)[AGE])
+        if report is None or report.attributes.get("activity") != ActivityKind.STANDING.value:
+            return
+        stood_s = row_of(report, time)[AGE]
+        if self._teaches(time - stood_s):
+            self._stood.ended(report.attributes.get("place", ""), stood_s)
 
-    def _accuses(self) -> bool:
-        return any(entity.kind is Kind.WORKER for entity, _ in self._claims.open)
+    def _teaches(self, began: float) -> bool:
+        """Nobody is accused, nor was since then: what an accusation was withdrawn of is no pause of the job's own."""
+        return began > self._accused and not any(entity.kind is Kind.WORKER for entity, _ in self._claims.open)
 
     def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
         """Where a batch is late, the row of the tick before stays valid for `late_ticks` ticks."""
@@ -433,8 +456,11 @@ class Stall:
         others = waiting_for(at, index)
         entered = not_entered(entity.name, at.workers, collectives_of(self._reports))
         claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *entered, *others))
+        self._accused = max(self._accused, frame.time)
         if kind == "worker.stopped":
             self._is_told(entity.name, claim.since)
+        else:
+            self._hangs.accused(entity.name, max(self._epoch, integer_attribute(event, "epoch") if event else -1))
         yield from self._claims.report(claim, revise=False)
 
     def _job(

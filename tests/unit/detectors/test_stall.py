@@ -92,6 +92,37 @@ def test_a_stop_that_a_late_server_reads_together_with_the_end_of_its_epoch_is_t
     assert kinds(claims) == ([] if resumed else told)
 
 
+def told_late(*order: tuple[Event, ...]) -> list[tuple[str, str, bool]]:
+    """What is said of workers where a server reads these events 0.1 s apart and time goes on."""
+    frames = [cut_frame(NOW + 0.1 * number, *events, layout=LAYOUT) for number, events in enumerate(order)]
+    later = [replace(healthy()[-1], time=NOW + seconds) for seconds in (1.0, 4.0, 5.0)]
+    return [each for each in kinds(run(*frames, *later)) if each[0].startswith("worker")]
+
+
+BEGUN = event("epoch.started", job(), NOW, epoch=2, reason="stall", in_place=1)
+LEFT_OUT = event("worker.excluded", worker("node-0", 1), NOW, epoch=1, step=12, reason="it was stalled while all others waited for it")
+TOLD = [("worker.stalled", "run/node-0/1", True), ("worker.stalled", "run/node-0/1", False)]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [(BEGUN,), tuple(stalls("cfcc"))], [(*stalls("cfcc"), BEGUN)], [(BEGUN,), (LEFT_OUT,)], [(LEFT_OUT, BEGUN), tuple(stalls("cfcc"))],
+    ],
+    ids=["it came late", "it came together with the end", "only its exclusion came", "both came"],
+)  # fmt: skip
+def test_a_hang_that_the_job_has_healed_before_it_is_told_is_told_once_and_withdrawn(order: list[tuple[Event, ...]]) -> None:
+    assert told_late(*order) == TOLD
+
+
+def test_twin_a_hang_that_was_accused_in_time_is_not_told_again() -> None:
+    assert told_late(tuple(stalls("cfcc")), (LEFT_OUT, BEGUN), tuple(stalls("cfcc"))) == TOLD
+
+
+def test_twin_where_all_hung_in_an_epoch_that_is_over_nobody_is_accused() -> None:
+    assert told_late((BEGUN,), tuple(stalls("ffff"))) == []
+
+
 @pytest.mark.parametrize(("age_s", "kind"), [(2.0, "job.paused"), (31.0, "job.stalled")])
 def test_twin_all_wait_at_the_same_place_nobody_is_accused(age_s: float, kind: str) -> None:
     assert kinds(run(cut_frame(NOW, *stalls("cccc", age_s=age_s), layout=LAYOUT))) == [(kind, job().name, True)]
@@ -145,6 +176,21 @@ def test_a_line_in_which_the_job_has_stood_before_is_given_twice_as_long(taught_
     again = claims_of(detector, [later])
     assert ("worker.stalled" in {claim.kind for claim in before}) == (taught_s > 30.0)
     assert ("worker.stalled" in {claim.kind for claim in again}) == named
+
+
+def test_a_wait_for_input_that_somebody_was_accused_of_teaches_no_patience() -> None:
+    """A loader's worker that a signal stopped for five minutes: it goes on, and the step ends with a wait of five minutes."""
+    detector = Stall()
+    *before, last = healthy()
+    (stopped,) = [each for each in stalls("dccc", state="T", behind=1, age_s=300.0) if each.attributes["state"] == "T"]
+    moved = event("resumed", stopped.entity, NOW + 1.0, epoch=1, step=12)
+    (step,) = last.steps[-1:]
+    waited = msgspec.structs.replace(step, number=step.number + 1, end=NOW + 2.0, values={**step.values, "step_s": np.array([302.0] * 4), "data_s": np.array([301.0, 0.1, 0.1, 0.1])})
+    claims_of(detector, [*before, last, cut_frame(NOW, stopped, layout=LAYOUT), cut_frame(NOW + 1.0, moved, layout=LAYOUT)])
+    claims_of(detector, [replace(last, time=NOW + 2.0, steps=(waited,))])
+    waiting = stalls("dccc", step=14, behind=1, activity="working", age_s=15.0)
+    later = [msgspec.structs.replace(each, time=NOW + 100.0) for each in waiting]
+    assert "input.stalled" not in {claim.kind for claim in claims_of(detector, [cut_frame(NOW + 100.0, *later, layout=LAYOUT)])}, "more patience than 10 s"
 
 
 def test_twin_patience_with_one_line_is_no_patience_with_another_nor_beyond_the_users_limit() -> None:
