@@ -15,7 +15,7 @@ from .verification import Verification, VerificationResult
 
 
 class IncidentPhase(StrEnum):
-    """The value says, in `eagle-eye status`, what the incident waits for."""
+    """The value says, in `eagle-eye incidents`, what the incident waits for."""
 
     SELF_HEALING = "the job's coordinator, which heals this by itself"
     SETTLING = "the incident to settle, or the next look at it"

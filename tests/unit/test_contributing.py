@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,3 +48,13 @@ def test_an_example_is_a_plugin_whose_fields_are_its_configuration(path, tmp_pat
         assert all(option.text for option in options)
     finally:
         sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_an_example_has_a_name_of_its_own_and_passes_the_linter(path):
+    root = Path(__file__).resolve().parents[2]
+    others = {each.stem for room in ("eagle_eye", "collectors", "detectors", "remediation", "dashboard") for each in (root / room).rglob("*.py")}
+    assert Path(path).stem not in others
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--stdin-filename", path, "-"]
+    said = subprocess.run(command, cwd=root, input=EXAMPLES[path], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
