@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind, Layout
 
 from .features.active_claims import ActiveClaims
+from .features.exit_status import status_of_exception
 
 ROLES = ("agent", "launcher")
 GONE_ON = "gone_on_s"
@@ -129,7 +129,7 @@ class Liveness:
         """Of a worker: by itself, with its launcher, or because it missed a peer."""
         if event.attributes.get("launcher") == "ended":
             self._nodes.setdefault(event.node, _Node()).orphan = event
-        elif event.name == "exception" and classify(event.attributes.get("message", "")).symptom:
+        elif event.name == "exception" and status_of_exception(event).symptom:
             self._broken = event
         elif event.name == "exception" or event.attributes.get("signal") == "SIGKILL":
             self._failed[node_of_worker(event.entity.name)] = event.time

@@ -10,8 +10,12 @@ CUDA Runtime", docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html),
 type and with the prefix that torch, Triton or NCCL give it; or by NVML's NVML_ERROR_GPU_IS_LOST from pynvml
 (docs.nvidia.com/deploy/nvml-api, nvmlReturn_t). Nothing that reaches Python says "invalid DMA mapping" of hardware
 alone; that, and a link that fails in another way, is seen by its Xid.
+
+A symptom's words prove as little beside the type of an exception by which nobody tells of a network: `KeyError: 'infiniband'`. Where the exception
+was raised tells more (exception_status.py).
 """
 
+import builtins
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -120,6 +124,29 @@ _ORDERED = tuple((re.compile(status.pattern, re.IGNORECASE), status) for status 
 # what the hardware says is stronger than what the network says afterwards
 _BY_STRENGTH = sorted(_ORDERED, key=lambda pair: (pair[1].severity, pair[1].symptom))
 
+DIST_ERROR = re.compile(r"(?:\A|[.:])Dist(?:Backend|Network|Store|QueueEmpty)?Error\Z")
+"""Types of torch.distributed, in Python and in C++."""
+_EXCHANGES = frozenset({"torch", "eagle_eye", "socket", "builtins"})
+"""Packages whose exceptions may tell of a peer; those of a client of some service, such as requests, tell of that."""
+_TYPE = re.compile(r"\s*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?=:\s|\s*\Z)")
+"""Before the message, in the last line of a traceback."""
+
+
+def may_tell_of_a_peer(type_name: str) -> bool:
+    """Not a builtin by which neither the system nor torch tells of a network, nor the type of another library.
+
+    >>> may_tell_of_a_peer("ConnectionResetError"), may_tell_of_a_peer("KeyError"), may_tell_of_a_peer("requests.exceptions.ConnectionError")
+    (True, False, False)
+    """
+    module, _, name = type_name.rpartition(".")
+    if DIST_ERROR.search(type_name):
+        return True
+    if module and module.partition(".")[0] not in _EXCHANGES:
+        return False
+    builtin = getattr(builtins, name, None)
+    of_python = isinstance(builtin, type) and issubclass(builtin, BaseException)
+    return not of_python or builtin in (RuntimeError, Exception, BaseException) or issubclass(builtin, OSError)
+
 
 def classify(text: str) -> ErrorStatus:
     """The status that an exception's "type: message" tells; "other software error" if it tells none.
@@ -130,9 +157,14 @@ def classify(text: str) -> ErrorStatus:
     <Severity.SEV2: 'sev2'>
     """
     for pattern, status in _BY_STRENGTH:
-        if pattern.search(text):
+        if pattern.search(text) if not status.symptom else any(pattern.search(line) for line in _lines_of_peers(text)):
             return status
     return BY_NAME["other software error"]
+
+
+def _lines_of_peers(text: str) -> list[str]:
+    """Without those that begin with a type that tells of no peer."""
+    return [line for line in text.splitlines() if (found := _TYPE.match(line)) is None or may_tell_of_a_peer(found["type"])]
 
 
 def stronger(statuses: Iterable[ErrorStatus]) -> ErrorStatus:

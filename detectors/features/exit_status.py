@@ -1,22 +1,23 @@
 """What `exit` and `exception` events say about why a worker ended."""
 
 import errno
-import re
 from collections.abc import Sequence
 
-from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify, stronger
+from eagle_eye.error_statuses import BY_NAME, ErrorStatus, stronger
+from eagle_eye.exception_status import (
+    names_an_exception,
+    printed_exceptions,
+    printed_lines,
+    status_printed,
+    status_raised,
+)
 from eagle_eye.training.storage_failure import STORAGE_ERRNOS
 from eagle_eye.types import Event
 
-_RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
-"""The line of a traceback that names the exception; other output is not read for causes."""
 _RAISED_FROM = ("The above exception was the direct cause of", "During handling of the above exception, another")
 """Lines between two tracebacks of which the first led to the second."""
 _ASIDE = ("Exception ignored in", "Exception in thread")
 """Before a traceback that ends nothing: of a finaliser, and of another thread."""
-_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""What torch puts before each line of a traceback once there is a process group."""
-
 _REFUSED = {"", *(errno.errorcode[number] for number in STORAGE_ERRNOS)}
 """Attribute `errno` of an exception that tells of storage; '' where the worker knows that, and its library did not say why."""
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
@@ -29,13 +30,13 @@ def status_of_exit(event: Event) -> ErrorStatus:
         return BY_NAME[known]
     if event.attributes.get("signal", "") in FROM_OUTSIDE:
         return BY_NAME["killed"]
-    lines = _RANK.sub("", event.attributes.get("last_lines", "")).splitlines()
+    lines = printed_lines(event.attributes.get("last_lines", ""))
     exception = event.attributes.get("exception", "")
-    ended_by = _last_chain(_until(exception, lines) if exception else lines) or [exception]
-    status = stronger(classify(line) for line in ended_by)
+    ended_by = _last_chain(_until(exception, lines) if exception else lines) or [status_printed(exception, ())]
+    status = stronger(ended_by)
     if status.name != "other software error":
         return status
-    spoken = stronger(classify(line) for line in lines if _RAISED.match(line))
+    spoken = stronger(printed_exceptions(lines))
     return spoken if spoken.symptom else BY_NAME["exited abnormally"]
 
 
@@ -43,7 +44,8 @@ def status_of_exception(event: Event) -> ErrorStatus:
     """The errno of the file that storage refused, wherever the exception was raised from; else what its type and message tell."""
     if event.attributes.get("errno") in _REFUSED:
         return BY_NAME["storage error"]
-    return classify(f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}")
+    told = event.attributes
+    return status_raised(told.get("type", "exception"), told.get("message", ""), told.get("traceback", ""), told.get("frame", ""))
 
 
 def _until(exception: str, lines: Sequence[str]) -> Sequence[str]:
@@ -52,17 +54,21 @@ def _until(exception: str, lines: Sequence[str]) -> Sequence[str]:
     return lines[: ends[-1]] if ends else ()
 
 
-def _last_chain(lines: Sequence[str]) -> list[str]:
-    """The last exception that was printed and those that it was raised from; the others were survived."""
-    chain: list[str] = []
+def _last_chain(lines: Sequence[str]) -> list[ErrorStatus]:
+    """What the last exception that was printed tells, and those that it was raised from; the others were survived."""
+    chain: list[ErrorStatus] = []
+    frames: list[str] = []
     linked = aside = was_aside = False
     for line in lines:
         if line.startswith(_RAISED_FROM):
             linked, aside = not was_aside, was_aside
         elif line.startswith(_ASIDE):
             aside = True
-        elif _RAISED.match(line):
+        elif names_an_exception(line):
             if not aside:
-                chain = [*(chain if linked else ()), line.strip()]
+                chain = [*(chain if linked else ()), status_printed(line, frames)]
+            frames.clear()
             linked, aside, was_aside = False, False, aside
+        else:
+            frames.append(line)
     return chain

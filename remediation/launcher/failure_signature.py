@@ -6,11 +6,11 @@ without an exception of the program's own (an exit code, a signal, a CUDA error)
 
 import re
 import signal
-from collections.abc import Iterator
 
 import msgspec
 
-from eagle_eye.error_statuses import BY_NAME, classify
+from eagle_eye.error_statuses import BY_NAME, ErrorStatus
+from eagle_eye.exception_status import status_raised, user_frame, words_of_the_network
 from eagle_eye.topology import node_of_worker
 
 _PROGRAMS_OWN = "other software error"
@@ -24,10 +24,8 @@ FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.
 """Signals that come from outside the script."""
 _SHELL = 128
 """A shell tells a signal of its command as an exit code above this one."""
-_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b|\d+(\.\d+)?", re.IGNORECASE)
 """Indices, counts, ranks and addresses in a message: they differ from process to process."""
-_LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "/eagle_eye/", "<frozen ")
 
 
 class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +45,8 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended without an exception, as subprocess has it; None: it raised one."""
     note: str = ""
     """First of its notes, such as `in step 40, micro-batch 3`; '' for none."""
+    service: bool = False
+    """Its words are the network's, but not where it was raised: of a service that the program asks, perhaps."""
 
     @property
     def ambiguous(self) -> bool:
@@ -86,13 +86,15 @@ def signature_of(type_name: str, message: str, traceback: str, step: int, notes:
     >>> signature_of("RuntimeError", "Connection closed by peer", "", 40) is None
     True
     """
-    status = classify(f"{type_name}: {message}").name
+    told = status_raised(type_name, message, traceback)
+    status = told.name
     if not type_name or status not in {_PROGRAMS_OWN, _MEMORY, *ON_THE_GPU}:
         return None
     first_line = message.strip().partition("\n")[0]
     return FailureSignature(
         type=type_name, message=first_line[:200], frame=user_frame(traceback), step=step, memory=status == _MEMORY,
         on_gpu=status if status in ON_THE_GPU else "", note=notes.partition("\n")[0],
+        service=words_of_the_network(type_name, message, told),
     )  # fmt: skip
 
 
@@ -118,14 +120,13 @@ def ended_by_itself(code: int | None) -> bool:
     return bool(code) and -(code or 0) not in FROM_OUTSIDE
 
 
-def other_cause(text: str) -> str:
-    """Status of hardware, network or storage that an exception, or the last lines of a log, tell; '' if they tell none.
+def other_cause(status: ErrorStatus) -> str:
+    """Its name, if it is one of hardware, network or storage; '' for what a program may bring about by itself.
 
-    >>> other_cause("RuntimeError: Connection closed by peer"), other_cause("ValueError: negative length")
+    >>> other_cause(BY_NAME["connection refused or reset"]), other_cause(BY_NAME["cuda error"])
     ('connection refused or reset', '')
     """
-    status = classify(text).name
-    return "" if status == _PROGRAMS_OWN or status in ON_THE_GPU else status
+    return "" if status.name == _PROGRAMS_OWN or status.name in ON_THE_GPU else status.name
 
 
 def missed_a_peer(failure: FailureSignature | None, explained: str, *, symptom: bool) -> bool:
@@ -135,18 +136,6 @@ def missed_a_peer(failure: FailureSignature | None, explained: str, *, symptom: 
     (True, False)
     """
     return failure is None and (symptom or (bool(explained) and BY_NAME[explained].symptom))
-
-
-def user_frame(traceback: str) -> str:
-    """The innermost frame of the user's own code, such as `train.py:212 in validate`; '' if the traceback has none."""
-    return next(_user_frames(traceback), "")
-
-
-def _user_frames(traceback: str) -> Iterator[str]:
-    """Innermost first."""
-    for found in reversed(list(_FRAME.finditer(traceback))):
-        if not any(part in found["file"] for part in _LIBRARY):
-            yield f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['function']}"
 
 
 def kind_of_death(failure: FailureSignature | None, code: int | None, explained: str = "") -> str:
@@ -240,8 +229,9 @@ class FailureLog:
         before = self._before(failure, worker, epoch, one_node=one_node)
         if before is None:
             return ""
+        whose = "the program, or a service that it asks," if failure.service else "the program or its data"
         return (
-            f"{failure}: the same as of worker {before[0]} in epoch {before[1]}, now of worker {worker}; the program or its data fails, and neither "
+            f"{failure}: the same as of worker {before[0]} in epoch {before[1]}, now of worker {worker}; {whose} fails, and neither "
             "a restart nor another node helps: mend it, or have the job skip that data, and start the job again"
         )
 

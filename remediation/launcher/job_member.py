@@ -5,15 +5,15 @@ import contextlib
 import logging
 import math
 import os
-import re
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from eagle_eye.error_statuses import classify
+from eagle_eye.error_statuses import BY_NAME, classify, stronger
 from eagle_eye.errors import AccessDenied, ControlError
+from eagle_eye.exception_status import printed_exceptions, printed_lines, status_raised, user_frame
 from eagle_eye.redaction import last_lines, redact
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
@@ -22,7 +22,7 @@ from eagle_eye.types import Layout, digest_of
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import FROM_OUTSIDE, missed_a_peer, other_cause, signal_name, signature_of, user_frame
+from .failure_signature import FROM_OUTSIDE, missed_a_peer, other_cause, signal_name, signature_of
 from .job_declaration import DEATH
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
@@ -42,9 +42,6 @@ RELEASE_S, RELEASE_LONGEST_S = 1.0, 30.0
 """Pause before processes that the kernel holds are looked for again; doubled each time up to the longest."""
 IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
-_NAMES_AN_EXCEPTION = re.compile(r"\s*[\w.]*(Error|Exception)\b")
-"""The line of a traceback that does."""
-
 SYMPTOM_S = 1.0
 """So long an exception that a healthy worker raises when a peer is gone waits for the worker's end, or for the order that has ended the peer."""
 REPORTED_S = 1.0
@@ -383,8 +380,9 @@ class JobMember:
         worker.exception, worker.raised_s = raised, raised_s
         refused = "errno" in attributes  # storage refused a file: neither the program nor its data is to blame, nor a GPU
         worker.failure = None if refused else signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]), notes)
-        worker.explained = "storage error" if refused else other_cause(f"{raised}: {attributes['message']}") if worker.failure is None else ""
-        worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
+        status = BY_NAME["storage error"] if refused else status_raised(raised, attributes["message"], attributes["traceback"])
+        worker.explained = other_cause(status) if worker.failure is None else ""
+        worker.symptom = status.symptom
         if not worker.symptom:
             self._tell_exception(worker, attributes)
         elif not (worker.ordered or worker.doubtful):  # its peers may have been ended a moment before it
@@ -462,12 +460,11 @@ def exit_message(worker: Worker, code: int | None, oom_kill: OomKill | None = No
 def explanation(worker: Worker, code: int | None, last: str) -> str:
     """Status of hardware, network or storage by which its exception, or else the end of its log, explains its end; '' if they do not.
 
-    Of a process that has chosen to end, only lines that name an exception are read; of an elastic one none: it has lived through the losses of peers.
+    Of a process that has chosen to end, only the exceptions are read; of an elastic one none: it has lived through the losses of peers.
     """
     if worker.exception or code is None or (code > 0 and worker.elastic):
         return worker.explained
-    lines = last.splitlines() if code < 0 else filter(_NAMES_AN_EXCEPTION.match, last.splitlines())
-    return other_cause("\n".join(lines))
+    return other_cause(classify(last) if code < 0 else stronger(printed_exceptions(printed_lines(last))))
 
 
 def died_at_start(code: int | None, completed: int | None, *, young: bool) -> bool:

@@ -141,6 +141,22 @@ def test_twin_one_workers_exception_names_it_whatever_its_victims_say_alike() ->
     assert verdicts(chain.latest) == [("exception", [B.name], Severity.SEV2, True)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("KeyError", "'infiniband'"),
+        ("ValueError", "column 'broken pipe' is missing"),
+        ("ConnectionRefusedError", "[Errno 111] Connection refused"),
+        ("TimeoutError", "The read operation timed out"),
+    ],
+)
+def test_an_exception_of_the_script_whose_words_are_the_networks_is_its_own(kind: str, message: str) -> None:
+    told = raised(B, NOW, message, kind)
+    by_the_script = event("exception", B, NOW, **{**told.attributes, "frame": "train.py:212 in load", "traceback": '  File "/home/ada/train.py", line 212, in load\n    ask()\n'})
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, by_the_script, *(raised(each, NOW + 0.05) for each in (A, C, D))))
+    assert verdicts(chain.latest) == [("exception", [B.name], Severity.SEV2, True)]
+
+
 def test_twin_what_only_broken_hardware_says_names_all_that_say_it() -> None:
     ecc = "CUDA error: uncorrectable ECC error encountered"
     chain = Chain().feed(*healthy(), cut(NOW + 0.1, *(raised(each, NOW, ecc, "torch.AcceleratorError") for each in (A, C))))

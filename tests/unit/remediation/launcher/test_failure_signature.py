@@ -38,7 +38,7 @@ def test_a_failure_is_told_with_the_micro_batch_whose_data_it_came_of() -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("RuntimeError", "Connection closed by peer"),
+        ("RuntimeError", "[pair.cc:553] Connection closed by peer"),
         ("RuntimeError", "CUDA error: uncorrectable ECC error encountered"),
         ("OSError", "[Errno 28] No space left on device"),
         ("DistBackendError", "NCCL operation timed out"),
@@ -47,6 +47,22 @@ def test_a_failure_is_told_with_the_micro_batch_whose_data_it_came_of() -> None:
 )
 def test_what_hardware_network_or_storage_do_is_not_the_programs(kind: str, message: str) -> None:
     assert signature_of(kind, message, TRACEBACK, 40) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "whose"),
+    [
+        ("KeyError", "'infiniband'", "the program or its data fails"),
+        ("ValueError", "watchdog_interval must be positive", "the program or its data fails"),
+        ("ConnectionRefusedError", "[Errno 111] Connection refused", "the program, or a service that it asks, fails"),
+        ("TimeoutError", "The read operation timed out", "the program, or a service that it asks, fails"),
+    ],
+)
+def test_words_of_the_network_that_the_script_itself_raises_are_a_failure_as_any_other(kind: str, message: str, whose: str) -> None:
+    found, log = signature_of(kind, message, TRACEBACK, 40), FailureLog()
+    assert found is not None
+    assert log.repeated(found, "r/n0/0", 1) == ""
+    assert whose in log.repeated(found, "r/n1/0", 2)
 
 
 @pytest.mark.parametrize(

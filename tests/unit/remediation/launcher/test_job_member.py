@@ -192,6 +192,7 @@ def test_twin_what_a_worker_does_that_was_asked_to_end_is_not_told(tmp_path: Pat
     assert asyncio.run(end()).reported == []
 
 
+URL = '  File "/home/ada/train.py", line 212, in load\n    urlopen(url)\n  File "/usr/lib/python3.11/socket.py", line 1, in connect\n    raise err\n'
 TRACEBACK = "Traceback (most recent call last):\n  ...\nRuntimeError: Connection closed by peer\n"
 WATCHDOG = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what(): [Rank 1] Watchdog caught collective operation timeout\n"
 
@@ -202,10 +203,11 @@ WATCHDOG = "terminate called after throwing an instance of 'c10::DistBackendErro
         (1, TRACEBACK, False, "connection refused or reset"),
         (1, TRACEBACK, True, ""),
         (3, "gave up after 3 bad samples, see the watchdog's log\n", False, ""),
+        (1, f"{URL}ConnectionRefusedError: [Errno 111] Connection refused\n", False, ""),
         (-signal.SIGABRT, WATCHDOG, False, "nccl timeout"),
         (-signal.SIGSEGV, "step 40 loss 2.5\n", False, ""),
     ],
-    ids=["printed, and chosen", "of a loss that an elastic worker lived through", "no exception", "NCCL's watchdog", "nothing"],
+    ids=["printed, and chosen", "of a loss that an elastic worker lived through", "no exception", "a service that the script asks", "NCCL's watchdog", "nothing"],
 )
 def test_an_end_is_explained_by_what_its_log_names(tmp_path: Path, code: int, log: str, elastic: bool, status: str) -> None:
     worker = made(tmp_path).workers[0]
@@ -268,6 +270,20 @@ def test_twin_a_connection_that_broke_as_the_peers_were_ended_is_no_event(tmp_pa
 
 
 SYMPTOM = {"type": "RuntimeError", "message": "Connection closed by peer"}
+
+
+@pytest.mark.parametrize("printed", ["", f"Traceback (most recent call last):\n{URL}ConnectionRefusedError: [Errno 111] Connection refused\n"])
+def test_a_url_of_the_scripts_that_refuses_is_told_at_once_and_counts_as_the_programs(tmp_path: Path, printed: str) -> None:
+    async def end() -> Member:
+        member = Member(tmp_path)
+        (tmp_path / "log").write_text(printed)
+        member.raises(type="ConnectionRefusedError", message="[Errno 111] Connection refused", traceback=URL)
+        assert [event.name for event in member.events] == ["exception"]
+        member.member.worker_ended(member.workers[0], 1 << 8)
+        return member
+
+    (death,) = [body for kind, body in asyncio.run(end()).reported if kind == "death"]
+    assert (death["symptom"], death["explained"], death["failure"]["frame"]) == (False, "", "train.py:212 in load")
 
 
 def test_a_connection_that_broke_is_told_with_the_workers_end(tmp_path: Path) -> None:

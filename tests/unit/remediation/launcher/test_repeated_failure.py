@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from eagle_eye.clock import FakeClock
+from eagle_eye.exception_status import status_raised
 from fakes.elastic_coordinator import Job as ElasticJob
 from fakes.elastic_coordinator import only
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
 from remediation.launcher.coordinator_effects import EmitEvent, End, HaltWorkers, Prepare, RegroupWorkers, Start
 from remediation.launcher.coordinator_facts import LateFailure, WorkerDied
-from remediation.launcher.failure_signature import FailureSignature
+from remediation.launcher.failure_signature import FailureSignature, other_cause, signature_of
 from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member
 
@@ -280,6 +281,17 @@ def test_twin_elastic_workers_whose_machine_may_be_to_blame_are_healed(deaths: t
     job = ElasticJob(nodes=2, slots=3).running()
     for worker, step in deaths:
         assert only(job.agree(job.die(worker, code=code, step=step)), RegroupWorkers)
+
+
+def test_an_elastic_sample_whose_service_refuses_stops_the_job_at_the_second() -> None:
+    """It was told of as a broken connection, and ended a hundred workers one after the other."""
+    where = '  File "/home/ada/train.py", line 212, in load\n    urlopen(url)\n'
+    status = status_raised("ConnectionRefusedError", "[Errno 111] Connection refused", where)
+    failure = signature_of("ConnectionRefusedError", "[Errno 111] Connection refused", where, 7)
+    job = ElasticJob(slots=4).running()
+    told = [job.agree(job.die(f"r/n0/{slot}", code=1, step=7, failure=failure, symptom=status.symptom, explained=other_cause(status))) for slot in (1, 3)]
+    assert only(told[0], RegroupWorkers)
+    assert "step 7: the same as of worker r/n0/1" in only(told[1], HaltWorkers)[0].reason
 
 
 def test_elastic_workers_are_all_started_anew_to_skip_a_step_and_the_limit_lets_them_save_first() -> None:
