@@ -11,14 +11,14 @@ from eagle_eye.exception_status import (
     status_printed,
     status_raised,
 )
-from eagle_eye.training.storage_failure import STORAGE_ERRNOS
+from eagle_eye.training.storage_failure import STORAGE_ERRNOS, STORAGE_ERRNOS_OF_A_PATH
 from eagle_eye.types import Event
 
 _RAISED_FROM = ("The above exception was the direct cause of", "During handling of the above exception, another")
 """Lines between two tracebacks of which the first led to the second."""
 _ASIDE = ("Exception ignored in", "Exception in thread")
 """Before a traceback that ends nothing: of a finaliser, and of another thread."""
-_REFUSED = {"", *(errno.errorcode[number] for number in STORAGE_ERRNOS)}
+_REFUSED = {"", *(errno.errorcode[number] for number in STORAGE_ERRNOS | STORAGE_ERRNOS_OF_A_PATH)}
 """Attribute `errno` of an exception that tells of storage; '' where the worker knows that, and its library did not say why."""
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""

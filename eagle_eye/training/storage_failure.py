@@ -11,6 +11,14 @@ from types import TracebackType
 
 STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO, errno.EFBIG})
 """Of an OSError that the script's own code raises: with these it is the storage that failed, not the script."""
+STORAGE_ERRNOS_OF_A_PATH = frozenset(
+    {
+        errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTDOWN,
+        errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EREMOTEIO, errno.EUCLEAN, errno.EKEYEXPIRED,
+    }
+)  # fmt: skip
+"""The same, where the error names a file: a FUSE process that is gone, an evicted Lustre client, a server that does not answer, damage on the disk, an expired
+Kerberos ticket. Without a file most of them are a socket's. EACCES is none: a path to which the user has no right is the script's mistake, first of all."""
 UNKNOWN = -1
 """Free bytes that could not be found out."""
 _WRITERS = {("torch/serialization.py", "save"): "f", ("safetensors/torch.py", "save_file"): "filename"}
@@ -43,6 +51,10 @@ def failure_raised(error: BaseException | None, trace: TracebackType | None) -> 
         found = next(((raised, number) for raised in chain if (number := number_of(raised)) is not None), None)
         if found is not None:
             return _failure(*found, trace if found[0] is error else found[0].__traceback__)
+    for raised in chain:
+        at = trace if raised is error else raised.__traceback__
+        if isinstance(raised, OSError) and raised.errno in STORAGE_ERRNOS_OF_A_PATH and _path_of(raised, at):
+            return _failure(raised, raised.errno, at)
     return None
 
 
@@ -93,8 +105,9 @@ def _words(error: BaseException) -> str:
 
 def _path_of(error: BaseException, trace: TracebackType | None) -> str:
     """'' if nobody knows it."""
-    if isinstance(error, OSError) and isinstance(error.filename, str):
-        return error.filename
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+        named = os.fsdecode(error.filename)
+        return "" if "://" in named else named  # urllib gives a URL
     for frame, _ in traceback.walk_tb(trace):
         for (file, function), argument in _WRITERS.items():
             if frame.f_code.co_name == function and frame.f_code.co_filename.endswith(file):

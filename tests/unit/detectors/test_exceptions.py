@@ -107,7 +107,7 @@ def stored(kind: str, message: str, code: str) -> Event:
     return event("exception", WORKER, 5.0, **{**told.attributes, "path": "/ckpt/x.pt", "errno": code, "free_bytes": "12000"})
 
 
-@pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EDQUOT", "ESTALE", "EIO", "EFBIG", ""])
+@pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EDQUOT", "ESTALE", "EIO", "EFBIG", "ENOTCONN", "ESHUTDOWN", "ETIMEDOUT", "EREMOTEIO", ""])
 @pytest.mark.parametrize(("kind", "message"), [("RuntimeError", "could not save"), ("OSError", "Kein Platz mehr"), ("RuntimeError", "watchdog: could not save")])
 def test_a_refused_file_is_storage_whatever_the_words(code: str, kind: str, message: str) -> None:
     """'' is what torch's writer in C++ gives."""

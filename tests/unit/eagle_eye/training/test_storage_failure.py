@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle_eye.error_statuses import classify
 from eagle_eye.training.storage_failure import StorageFailure, failure_raised, free_bytes
 from fakes.full_disk import file_size_limit
 
@@ -24,6 +25,35 @@ def test_an_errno_of_storage_is_named_with_path_and_room(tmp_path: Path, code: i
     assert found is not None
     assert (found.path, found.errno, found.reason) == (str(path), errno.errorcode[code], os.strerror(code))
     assert found.free_bytes > 0
+
+
+OF_A_PATH = [
+    errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EREMOTEIO, errno.EUCLEAN, errno.EKEYEXPIRED,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", OF_A_PATH)
+@pytest.mark.parametrize("path", ["/mnt/fuse/x.pt", b"/mnt/fuse/x.pt"])
+def test_an_errno_of_a_server_or_a_fuse_process_that_is_gone_is_storage_where_it_names_a_file(code: int, path: str | bytes) -> None:
+    error = OSError(code, os.strerror(code), path)
+    found = failure_of(error)
+    assert found is not None
+    assert (found.path, found.errno) == ("/mnt/fuse/x.pt", errno.errorcode[code])
+    assert classify(f"{type(error).__name__}: {error}").name == "storage error", "also by its words in a log"
+
+
+@pytest.mark.parametrize("code", OF_A_PATH)
+def test_twin_the_same_errno_without_a_file_is_a_sockets(code: int) -> None:
+    words = os.strerror(code)
+    for error in (OSError(code, words), OSError(code, f"Connect call failed ('10.0.0.1', {code})"), OSError(code, words, "https://data/x"), OSError(code, words, 3)):
+        assert failure_of(error) is None
+        assert classify(f"{type(error).__name__}: {error}").name != "storage error"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOENT, errno.ENXIO, errno.ENOTDIR])
+def test_twin_a_path_that_the_script_may_not_or_cannot_open_is_its_own_mistake(code: int) -> None:
+    assert failure_of(OSError(code, os.strerror(code), "/ckpt/x.pt")) is None
 
 
 @pytest.mark.parametrize(
