@@ -75,13 +75,19 @@ class Exceptions:
             kind=kind,
             score=self.symptom_score if status.symptom else 1.0,
             since=event.time,
-            evidence=(proof, *_storage(event), *_frame(event), *_notes(event), *lines),
+            evidence=(proof, *_reason(event), *_storage(event), *_frame(event), *_notes(event), *lines),
         )
         if not status.symptom:
             self._claimed.append(epoch)
         yield from self._claims.report(claim, epoch)
         if late:
             yield from self._claims.withdraw(event.entity, kind, event.time, f"epoch {epoch} was over when it was reported")
+
+
+def _reason(event: Event) -> Iterator[Evidence]:
+    """What the launcher found out about it."""
+    if reason := event.attributes.get("reason", ""):
+        yield Evidence(text=reason, event=event.id)
 
 
 def _frame(event: Event) -> Iterator[Evidence]:

@@ -41,7 +41,9 @@ def status_of_exit(event: Event) -> ErrorStatus:
 
 
 def status_of_exception(event: Event) -> ErrorStatus:
-    """The errno of the file that storage refused, wherever the exception was raised from; else what its type and message tell."""
+    """What the launcher knows; else the errno of the file that storage refused, wherever the exception was raised from; else what its type, message and frames tell."""
+    if (known := event.attributes.get("status", "")) in BY_NAME:
+        return BY_NAME[known]
     if event.attributes.get("errno") in _REFUSED:
         return BY_NAME["storage error"]
     told = event.attributes

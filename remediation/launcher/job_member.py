@@ -299,18 +299,26 @@ class JobMember:
         if code == 0:
             return
         self.broken = self.broken or not worker.elastic
-        oom_kill = self._workers.oom_kill(worker) if code == -signal.SIGKILL else None
-        attributes = exit_attributes(worker, code, self._workers.step(worker), oom_kill)
-        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code, oom_kill), attributes, happened_s=worker.ended_s)
+        explained = explanation(worker, code, last_lines(worker.log, since=worker.log_from))
+        self._ask_for_kill(worker, code, explained)
+        attributes = exit_attributes(worker, code, self._workers.step(worker))
+        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code), attributes, happened_s=worker.ended_s)
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), young=lived < self._settings.start_s)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
         words = {
             "cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure),
-            "symptom": worker.symptom, "explained": explanation(worker, code, attributes["last_lines"]),
+            "symptom": worker.symptom, "explained": "out of memory" if worker.oom_kill is not None and worker.failure is None else explained,
         }  # fmt: skip
         self._report("death", known | words)
         log.warning("%s", event.message)
+
+    def _ask_for_kill(self, worker: Worker, code: int | None, explained: str) -> None:
+        """Whether it was killed for want of memory; or a process beside it, if nothing else is known of its end. One that raised was asked of then."""
+        if code == -signal.SIGKILL:
+            worker.oom_kill = self._workers.oom_kill(worker) or worker.oom_kill
+        elif not (worker.exception or explained):
+            worker.oom_kill = self._workers.oom_kill(worker, child=True)
 
     def _finished(self, worker: Worker) -> None:
         """It ended with code 0: the end of the training, or too early for the others, which only the job as a whole shows."""
@@ -383,6 +391,10 @@ class JobMember:
         status = BY_NAME["storage error"] if refused else status_raised(raised, attributes["message"], attributes["traceback"])
         worker.explained = other_cause(status) if worker.failure is None else ""
         worker.symptom = status.symptom
+        if status.name == "other software error" and (kill := self._workers.oom_kill(worker, child=True, ended=False)) is not None:
+            worker.oom_kill = kill  # such as a data loader's worker that it missed: another node may have the memory
+            worker.failure = msgspec.structs.replace(worker.failure, memory=True) if worker.failure is not None else None
+            attributes |= kill_attributes(kill)
         if not worker.symptom:
             self._tell_exception(worker, attributes)
         elif not (worker.ordered or worker.doubtful):  # its peers may have been ended a moment before it
@@ -395,7 +407,8 @@ class JobMember:
             self._report_late(worker)
 
     def _tell_exception(self, worker: Worker, attributes: dict[str, str]) -> None:
-        text = f"worker {worker.name} raised {attributes['type']}: {attributes['message']}"
+        why = f": {attributes['reason']}" if "reason" in attributes else ""
+        text = f"worker {worker.name} raised {attributes['type']}: {attributes['message']}{why}"
         event = self._event_log.of_worker("exception", worker.name, text, attributes, happened_s=worker.raised_s)
         worker.failed_by = event.id
 
@@ -429,7 +442,7 @@ def code_of(status: int | None) -> int | None:
     return None if status is None else os.waitstatus_to_exitcode(status)
 
 
-def exit_attributes(worker: Worker, code: int | None, step: str, oom_kill: OomKill | None = None) -> dict[str, str]:
+def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, str]:
     """The attributes of the event `exit`."""
     attributes = {
         "pid": str(worker.pid),
@@ -441,19 +454,22 @@ def exit_attributes(worker: Worker, code: int | None, step: str, oom_kill: OomKi
         "last_lines": last_lines(worker.log, since=worker.log_from),
         "exception": worker.exception,
     }
-    if oom_kill is None:
-        return attributes
+    return attributes | (kill_attributes(worker.oom_kill) if worker.oom_kill is not None else {})
+
+
+def kill_attributes(oom_kill: OomKill) -> dict[str, str]:
+    """Of the events `exit` and `exception` of a worker that a kill for want of memory has ended."""
     known = {"memory_limit_bytes": oom_kill.limit_bytes, "memory_peak_bytes": oom_kill.peak_bytes}
     told = {name: str(value) for name, value in known.items() if value is not None}
-    return {**attributes, "status": "out of memory", "reason": oom_kill.words, "cgroup": oom_kill.cgroup, **told}
+    return {"status": "out of memory", "reason": oom_kill.words, "cgroup": oom_kill.cgroup, **told}
 
 
-def exit_message(worker: Worker, code: int | None, oom_kill: OomKill | None = None) -> str:
+def exit_message(worker: Worker, code: int | None) -> str:
     """One line for a person."""
     name = signal_name(code)
     how = f"was ended by {name}" if name else f"ended with code {'unknown' if code is None else code}"
     what = f" after {worker.exception}" if worker.exception else ""
-    why = f": {oom_kill.words}" if oom_kill is not None else ""
+    why = f": {worker.oom_kill.words}" if worker.oom_kill is not None else ""
     return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}{why}"
 
 

@@ -22,20 +22,23 @@ TOGETHER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """One process was killed for want of memory."""
+    """One process of a worker, or the worker itself, was killed for want of memory."""
 
     cgroup: str
     """Whose limit was reached; '' if none was: then the machine itself had no memory left."""
     limit_bytes: int | None
     peak_bytes: int | None
+    child: bool = False
+    """It was not the worker itself, which has ended of that."""
 
     @property
     def words(self) -> str:
         """For the operator."""
+        whom = "a process beside it" if self.child else "it"
         if not self.cgroup:
-            return "the kernel's out-of-memory killer ended it: the machine had no memory left"
+            return f"the kernel's out-of-memory killer ended {whom}: the machine had no memory left"
         peak = f", {size_text(self.peak_bytes)} were used at most" if self.peak_bytes is not None else ""
-        return f"the kernel's out-of-memory killer ended it: cgroup {self.cgroup} reached its limit of {size_text(self.limit_bytes or 0)}{peak}"
+        return f"the kernel's out-of-memory killer ended {whom}: cgroup {self.cgroup} reached its limit of {size_text(self.limit_bytes or 0)}{peak}"
 
 
 @dataclass(slots=True)
@@ -82,10 +85,13 @@ class OomWatch:
                 counter.hit = now
             counter.kills, counter.limit_hits = kills, hits
 
-    def explain(self, pid: int) -> OomKill | None:
-        """Whether a process that has just died of SIGKILL died of this; asked once."""
+    def explain(self, pid: int, *, child: bool = False, ended: bool = True) -> OomKill | None:
+        """Whether a worker that has just died, or raised (`ended` is False), did so of a kill; asked once of its end.
+
+        `child`: it was not killed itself, so a process beside it was.
+        """
         self.look()
-        watched, around = self._cgroups.pop(pid, (0.0, ()))
+        watched, around = self._cgroups.pop(pid, (0.0, ())) if ended else self._cgroups.get(pid, (0.0, ()))
         own = next((cgroup for cgroup in around if cgroup.kills() is not None), None)
         if own is None:
             return None
@@ -95,4 +101,4 @@ class OomWatch:
             return None
         rises.remove(mine)
         full = next((cgroup for cgroup in around if self._counters[cgroup].hit >= recent and cgroup.limit_bytes() is not None), None)
-        return OomKill(full.name, full.limit_bytes(), full.peak_bytes()) if full is not None else OomKill("", None, None)
+        return OomKill(full.name, full.limit_bytes(), full.peak_bytes(), child) if full is not None else OomKill("", None, None, child)

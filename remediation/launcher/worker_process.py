@@ -7,6 +7,7 @@ import msgspec
 from eagle_eye.types import RankPlacement
 
 from .failure_signature import FailureSignature
+from .memory_cgroup import OomKill
 
 
 class Worker(msgspec.Struct, kw_only=True):
@@ -52,6 +53,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """Status of hardware, network or storage that this exception tells."""
     symptom: bool = False
     """That exception is what also a healthy worker raises when a peer is gone."""
+    oom_kill: OomKill | None = None
+    """The kill for want of memory of which it raised that exception, or died."""
     elastic: bool = False
     """It lives through epochs, or was forked to join one."""
     fenced: bool = False

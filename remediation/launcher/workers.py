@@ -104,9 +104,9 @@ class Workers:
             self._memory.look()
             await asyncio.sleep(LOOK_S)
 
-    def oom_kill(self, worker: Worker) -> OomKill | None:
-        """Whether a worker that has just died of SIGKILL was killed for want of memory."""
-        return self._memory.explain(worker.pid)
+    def oom_kill(self, worker: Worker, *, child: bool = False, ended: bool = True) -> OomKill | None:
+        """Whether a worker that has just died, or raised, was killed for want of memory, or missed a process of its own (`child`) that was."""
+        return self._memory.explain(worker.pid, child=child, ended=ended)
 
     # --- start -------------------------------------------------------------------------------------------------
 

@@ -125,6 +125,17 @@ def test_twin_an_exception_that_has_nothing_to_do_with_storage_has_no_such_line(
     assert not any("free" in line.text for line in claim.evidence)
 
 
+@pytest.mark.parametrize(
+    ("known", "status"),
+    [({"status": "out of memory", "reason": "the kernel's out-of-memory killer ended a process beside it"}, "out of memory"), ({}, "other software error")],
+)
+def test_an_exception_after_a_kill_for_memory_is_a_lack_of_memory_and_without_it_is_not(known: dict[str, str], status: str) -> None:
+    told = raised("RuntimeError", "DataLoader worker (pid 41) is killed by signal: Killed. ")
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, event("exception", WORKER, 5.0, **{**told.attributes, **known}))])
+    assert claim.evidence[0].status == status
+    assert [line.text for line in claim.evidence if "killer" in line.text] == [text for text in (known.get("reason"),) if text]
+
+
 def in_a_thread(time: float = 5.0) -> Event:
     return event("thread.exception", WORKER, time, **{**raised("ValueError", "no metrics").attributes, "thread": "reporter"})
 

@@ -14,6 +14,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Event, Layout, RankPlacement
+from fakes.memory_cgroup_files import Kernel
 from remediation.launcher import job_member
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
@@ -398,3 +399,63 @@ def test_processes_that_the_kernel_holds_are_looked_for_again_and_the_launcher_j
         await member.member.close()
 
     asyncio.run(play())
+
+
+# --- kills for want of memory -----------------------------------------------------------------------------------------
+
+KILLED_CHILD = {"type": "RuntimeError", "message": "DataLoader worker (pid 41) is killed by signal: Killed. ", "traceback": URL}
+
+
+def with_kills(folder: Path, kills: int, *, status: int, then: int | None = None, **raised: object) -> Member:
+    """The workers' cgroup counts so many kills; the first raises, or does not, and ends, and then the second."""
+    kernel = Kernel(folder, 2)
+
+    async def end() -> Member:
+        member = Member(folder)
+        member.all._memory = kernel.watch()
+        for worker in member.workers:
+            kernel.member(worker.pid)
+            member.all._memory.watch(worker.pid)
+        kernel.clock.advance(0.01)
+        kernel.count("pod/job", kills=kills)
+        kernel.clock.advance(0.01)
+        if raised:
+            member.raises(**raised)
+        member.member.worker_ended(member.workers[0], status)
+        if then is not None:
+            member.member.worker_ended(member.workers[1], then)
+        return member
+
+    return asyncio.run(end())
+
+
+def test_a_worker_that_raises_because_its_child_was_killed_for_memory_has_no_memory(tmp_path: Path) -> None:
+    member = with_kills(tmp_path, 1, status=1 << 8, **KILLED_CHILD)
+    raised, ended = member.events
+    assert {raised.attributes["status"], ended.attributes["status"]} == {"out of memory"}
+    assert "out-of-memory killer ended a process beside it" in raised.message
+    (death,) = [body for kind, body in member.reported if kind == "death"]
+    assert death["failure"]["memory"], "another node may have it"
+
+
+def test_twin_the_same_words_without_such_a_kill_stay_what_they_are(tmp_path: Path) -> None:
+    member = with_kills(tmp_path, 0, status=1 << 8, **KILLED_CHILD)
+    assert [event.attributes.get("status") for event in member.events] == [None, None]
+    (death,) = [body for kind, body in member.reported if kind == "death"]
+    assert (death["failure"]["memory"], death["explained"]) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "kills", "told"),
+    [(137 << 8, 1, "out of memory"), (1 << 8, 1, "out of memory"), (int(signal.SIGKILL), 1, "out of memory"), (1 << 8, 0, ""), (int(signal.SIGKILL), 0, "")],
+)
+def test_an_end_without_a_word_is_asked_of_too(tmp_path: Path, status: int, kills: int, told: str) -> None:
+    member = with_kills(tmp_path, kills, status=status)
+    assert [event.attributes.get("status", "") for event in member.events] == [told]
+    assert [body["explained"] for kind, body in member.reported if kind == "death"] == [told]
+
+
+@pytest.mark.parametrize("raised", [SYMPTOM, {"type": "RuntimeError", "message": "CUDA error: uncorrectable ECC error encountered"}])
+def test_twin_a_worker_that_missed_a_peer_or_its_gpu_leaves_the_kill_to_whom_it_struck(tmp_path: Path, raised: dict[str, str]) -> None:
+    member = with_kills(tmp_path, 1, status=1 << 8, then=int(signal.SIGKILL), **raised)
+    assert [event.attributes.get("status", "") for event in member.events if event.name == "exit"] == ["", "out of memory"]
