@@ -4,7 +4,8 @@ The absence of a mark proves nothing. A process works when its stack, its proces
 will wake it; it hangs for sure when it stands and nothing that it has could ever wake it. In between it stands without a proof.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -110,7 +111,7 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
         return Activity(ActivityKind.AWAITS_GPU, f"computes {where}, or waits for its GPU, the same place in {len(looks)} of {len(looks)} looks", at)
     if _busy(looks):
         return Activity(ActivityKind.SPINNING, f"computes {where}, the same place in {len(looks)} of {len(looks)} looks", at)
-    return _still(last, patience_s, in_vain, where, at)
+    return _still(looks, patience_s, in_vain, where, at)
 
 
 def _traced(look: ProcessLook) -> Activity:
@@ -157,8 +158,9 @@ def _thread_demands(first: ProcessLook, last: ProcessLook) -> bool:
     return any(seconds - begun.get(thread, seconds) > enough for thread, seconds in now.items() if thread not in ours)
 
 
-def _still(look: ProcessLook, patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity:
+def _still(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity:
     """Nothing moves: what could wake it?"""
+    look = looks[-1]
     wait = look.waits[0]
     if _awaits_storage(look):
         return Activity(ActivityKind.WORKING, f"waits for its storage {where}", at)
@@ -172,7 +174,7 @@ def _still(look: ProcessLook, patience_s: float, in_vain: Collection[int], where
         return Activity(ActivityKind.HUNG, f"waits {where} for a signal, holding the interpreter's lock", at)
     if wait.kind is WaitKind.LOCK and wait.caller.startswith(GPU_LIBRARIES):
         return Activity(ActivityKind.AWAITS_GPU, f"waits for its GPU {where}", at)
-    if wait.kind is WaitKind.LOCK and (found := _locked(look, patience_s, in_vain, where, at)) is not None:
+    if wait.kind is WaitKind.LOCK and (found := _locked(looks, patience_s, in_vain, where, at)) is not None:
         return found
     return Activity(ActivityKind.STANDING, f"stands {where}: no processor time, no files, no memory, the same stack each time", at)
 
@@ -183,9 +185,12 @@ def _awaits_storage(look: ProcessLook) -> bool:
     return kind is WaitKind.STORAGE or (look.state == "D" and (kind is WaitKind.INPUT or (kind is WaitKind.UNKNOWN and not look.uses_gpu)))
 
 
-def _locked(look: ProcessLook, patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity | None:
+def _locked(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity | None:
     """It waits for another thread of its own; None if it is not known of which."""
+    look = looks[-1]
     main = look.stacks[0]
+    if not main.holds_interpreter and (saver := _saver(looks)) is not None:
+        return Activity(ActivityKind.WORKING, f"waits {where} while its thread {saver.name} waits for its storage in {saver.place}", at)
     sleeper = _sleeper(look, patience_s, in_vain)
     if not main.holds_interpreter and sleeper is not None:
         return Activity(ActivityKind.WORKING, f"waits {where} for a thread of its own that sleeps for another {max(0.0, sleeper.remaining_s):.0f} s", at)
@@ -193,6 +198,21 @@ def _locked(look: ProcessLook, patience_s: float, in_vain: Collection[int], wher
         return None
     held = ", holding the interpreter's lock" if main.holds_interpreter else ""
     return Activity(ActivityKind.HUNG, f"waits {where} for a lock that nobody will release{held}", at)
+
+
+def _saver(looks: Sequence[ProcessLook]) -> ThreadStack | None:
+    """A thread that the main thread may wait for, and that waited for its storage in most of the looks: a save of gigabytes, and its fsync.
+
+    One that writes a line now and then, as of a log, does so in few.
+    """
+    storing = Counter(stack.thread for look in looks for stack, wait in zip(look.stacks[1:], look.waits[1:], strict=True) if wait.kind is WaitKind.STORAGE)
+    return next((stack for stack in _others(looks[-1]) if 2 * storing[stack.thread] > len(looks)), None)
+
+
+def _others(look: ProcessLook) -> Iterator[ThreadStack]:
+    """Threads that the main thread may wait for: ours only where it is in our own code."""
+    ours = in_ours(look.stacks[0].frames)
+    return (stack for stack in look.stacks[1:] if ours or not stack.name.startswith("eagle-eye"))
 
 
 def _in_python_lock(stack: ThreadStack, wait: ThreadWait) -> bool:

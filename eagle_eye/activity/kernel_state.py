@@ -28,9 +28,9 @@ def kernel_state(pid: int) -> KernelState | None:
     return KernelState(found[1], _wchan(pid, pid), tuple(_held(pid)))
 
 
-def state_of(pid: int) -> str:
-    """Letter of the main thread's state; '' if the process is gone."""
-    found = _thread(pid, pid)
+def state_of(pid: int, thread: int = 0) -> str:
+    """Letter of a thread's state, by default the main thread's; '' if it is gone."""
+    found = _thread(pid, thread or pid)
     return "" if found is None else found[1]
 
 

@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from .kernel_state import HELD, state_of
 from .native_caller import CodeMap
 
 NEVER = float("inf")
@@ -92,6 +93,8 @@ Waiter = Callable[[int, int], str]
 def wait_of(pid: int, thread: int, code: CodeMap | None = None) -> ThreadWait:
     """What a thread waits for; `UNKNOWN` where the kernel does not tell this user. `code`: of the process, if others of its threads are asked for, too."""
     found = _read(pid, thread, (code or CodeMap(pid)).waiter)
+    if found.kind is WaitKind.INPUT and state_of(pid, thread) == HELD:  # sockets, pipes and children are never waited for so: it reads a file
+        return STORAGE
     return STORAGE if found.kind is WaitKind.CHILD and _loads(pid, thread) else found
 
 

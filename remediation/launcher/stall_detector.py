@@ -20,6 +20,8 @@ from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 
 PAUSES = frozenset({"data", "checkpoint", "evaluation"})
+LONG_PAUSES = PAUSES - {"data"}
+"""Who is marked to save or to evaluate may stand for long without a sign of it: it waits for a store elsewhere, or for another program."""
 WAITING_S = 0.1
 """Somebody who waits has been quiet for as long."""
 TIMES_STOOD = 2.0
@@ -145,7 +147,7 @@ def patience(sight: WorkerSample, stall: StallConfig, fallback: float | None = N
     kind = sight.activity.kind if sight.activity is not None else ActivityKind.UNKNOWN
     if kind is ActivityKind.HUNG or (sight.deaf and kind in (ActivityKind.STANDING, ActivityKind.AWAITS_PEERS)):
         return 0.0
-    if kind is ActivityKind.STANDING:
+    if kind is ActivityKind.STANDING and sight.phase not in LONG_PAUSES:
         learned = stood.patience(_line(sight)) if stood is not None else 0.0
         return max(stall.standing_s, suspicion(sight, stall, fallback), min(learned, stall.patience_s))
     return stall.patience_s

@@ -26,10 +26,35 @@ def test_fault_a_lock_that_no_thread_will_release_is_a_proof() -> None:
     assert "lock that nobody will release" in activity.doing
 
 
-@pytest.mark.parametrize("other", [SOCKET, STORAGE, RUNS, UNKNOWN])
+@pytest.mark.parametrize("other", [SOCKET, RUNS, UNKNOWN])
 def test_twin_a_lock_that_another_thread_may_release_is_none(other: ThreadWait) -> None:
     still = look(TRAIN, others=((thread(VALIDATE, name="loader"), other),))
     assert verdict(still, still, still) is ActivityKind.STANDING
+
+
+SAVE = StackFrame("/home/ada/save.py", 3, "write")
+JOIN = StackFrame("/usr/lib/python3.11/threading.py", 1116, "join")
+OUR_SAVE = StackFrame("/site-packages/eagle_eye/training/elastic/checkpointing.py", 110, "_join_writer")
+
+
+def saves(*frames: StackFrame, name: str = "saver", wait: ThreadWait = STORAGE, holds_interpreter: bool = False) -> ProcessLook:
+    return look(JOIN, *frames, others=((thread(SAVE, name=name, number=7), wait),), holds_interpreter=holds_interpreter)
+
+
+@pytest.mark.parametrize("still", [saves(TRAIN), saves(OUR_SAVE, TRAIN, name="eagle-eye-checkpoint")])
+def test_twin_who_waits_for_a_thread_of_its_own_that_saves_works(still: ProcessLook) -> None:
+    """The fsync of a large save: no processor time and no bytes, for minutes."""
+    activity = judge([still] * 4, 600.0)
+    assert activity.kind is ActivityKind.WORKING
+    assert activity.doing == f"waits in train.py:33 step while its thread {still.stacks[1].name} waits for its storage in save.py:3 write"
+
+
+@pytest.mark.parametrize(("looks", "kind"), [
+    ([saves(TRAIN, wait=LOCK)] * 3 + [saves(TRAIN)], ActivityKind.STANDING), ([saves(TRAIN)] + [saves(TRAIN, wait=LOCK)] * 3, ActivityKind.HUNG),
+    ([saves(TRAIN, name="eagle-eye-probe")] * 4, ActivityKind.HUNG), ([saves(TRAIN, holds_interpreter=True)] * 4, ActivityKind.HUNG),
+])  # fmt: skip
+def test_fault_a_thread_that_writes_now_and_then_or_one_of_ours_hides_no_deadlock(looks: list[ProcessLook], kind: ActivityKind) -> None:
+    assert verdict(*looks) is kind
 
 
 def test_threads_of_ours_and_idle_ones_release_nothing() -> None:

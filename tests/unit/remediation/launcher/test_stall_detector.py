@@ -120,6 +120,13 @@ def test_a_pause_is_suspected_later(phase: str) -> None:
     assert 10.0 < node.until_found(20.0)[1] < 10.2
 
 
+@pytest.mark.parametrize(("phase", "activity", "accused_s"), [
+    ("checkpoint", STANDING, 600.0), ("evaluation", STANDING, 600.0), ("data", STANDING, 30.0), ("forward", STANDING, 30.0), ("checkpoint", HUNG, 0.0),
+])  # fmt: skip
+def test_who_is_marked_to_save_or_to_evaluate_is_waited_for_unless_it_is_proved_to_hang(phase: str, activity: Activity, accused_s: float) -> None:
+    assert patience(WorkerSample(worker="b", marks=1, phase=phase, step_s=0.1, activity=activity), STALL) == accused_s
+
+
 def test_the_first_steps_take_as_long_as_they_take() -> None:
     node = Node()
     node.phases["b"], node.steps = "forward", dict.fromkeys(NAMES)
