@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from .last_collective import LastCollective
 from .native_caller import INTERPRETER
+from .native_threads import NativeThread
 from .process_counters import ProcessCounters
 from .python_stacks import GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
 from .thread_wait import ThreadWait, WaitKind
@@ -23,6 +24,8 @@ FEWEST_LOOKS = 2
 """With a stack, for a verdict."""
 TRACED = "t"
 """Letter of a process that is held by ptrace."""
+LONGEST_TIMEOUT_S = 86_400.0
+"""A time-out of up to a day is meant to end, however long the user is willing to wait; one of years says `never`."""
 IO_BYTES, FAULTS = 4096, 64
 """Between the first look and the last: less is noise of the service threads."""
 
@@ -33,7 +36,7 @@ class ActivityKind(Enum):
     STOPPED = "stopped"
     """By a signal (state T)."""
     HUNG = "hung"
-    """It stands, and nothing that it has will ever wake it, or only after the user's patience: the proof is complete."""
+    """It stands, and nothing that it has will ever wake it: the proof is complete."""
     AWAITS_PEERS = "awaits peers"
     """In a collective, or in a rendezvous."""
     STANDING = "standing"
@@ -80,12 +83,16 @@ class ProcessLook(NamedTuple):
     """Who holds it, in the state t."""
     uses_gpu: bool = False
     """It has a GPU open: what its threads wait for may be computed there."""
+    native: tuple[NativeThread, ...] = ()
+    """Threads that run no Python, and that may wake the main thread."""
+    handles_alarm: bool = False
+    """An alarm may interrupt the main thread; nobody knows when."""
 
 
 def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[int] = ()) -> Activity:
     """The verdict from looks that are some time apart, oldest first.
 
-    `patience_s`: a timer that runs longer is no work. `in_vain`: threads whose timers have run out before and woken nobody.
+    `patience_s`: a timer that runs longer is no work, unless Python has set it for the main thread. `in_vain`: threads whose timers have run out before and woken nobody.
     """
     if looks[-1].state == "T":
         return Activity(ActivityKind.STOPPED, "was stopped by a signal")
@@ -111,7 +118,10 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
         return Activity(ActivityKind.AWAITS_GPU, f"computes {where}, or waits for its GPU, the same place in {len(looks)} of {len(looks)} looks", at)
     if _busy(looks):
         return Activity(ActivityKind.SPINNING, f"computes {where}, the same place in {len(looks)} of {len(looks)} looks", at)
-    return _still(looks, patience_s, in_vain, where, at)
+    found = _still(looks, patience_s, in_vain, where, at)
+    if found.kind is ActivityKind.HUNG and last.handles_alarm and last.waits[0].kind is not WaitKind.CHILD:
+        return found._replace(kind=ActivityKind.STANDING, doing=f"{found.doing}, unless an alarm interrupts it")
+    return found
 
 
 def _traced(look: ProcessLook) -> Activity:
@@ -164,7 +174,7 @@ def _still(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[
     wait = look.waits[0]
     if _awaits_storage(look):
         return Activity(ActivityKind.WORKING, f"waits for its storage {where}", at)
-    if wait.ends_within(patience_s):
+    if _ends(look.stacks[0], wait, patience_s):
         return Activity(ActivityKind.WORKING, f"waits {where} for another {max(0.0, wait.remaining_s):.0f} s at most", at)
     if wait.kind is WaitKind.TIME:
         return Activity(ActivityKind.HUNG, f"sleeps {where} for another {wait.remaining_s:.0f} s", at)
@@ -177,6 +187,12 @@ def _still(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[
     if wait.kind is WaitKind.LOCK and (found := _locked(looks, patience_s, in_vain, where, at)) is not None:
         return found
     return Activity(ActivityKind.STANDING, f"stands {where}: no processor time, no files, no memory, the same stack each time", at)
+
+
+def _ends(stack: ThreadStack, wait: ThreadWait, patience_s: float) -> bool:
+    """Whether a timer ends it: one that Python has set, whenever; one of native code, or for input, within the patience."""
+    pythons = wait.kind is WaitKind.TIME or _in_python_lock(stack, wait)
+    return wait.ends_within(max(patience_s, LONGEST_TIMEOUT_S) if pythons else patience_s)
 
 
 def _awaits_storage(look: ProcessLook) -> bool:
@@ -194,7 +210,7 @@ def _locked(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection
     sleeper = _sleeper(look, patience_s, in_vain)
     if not main.holds_interpreter and sleeper is not None:
         return Activity(ActivityKind.WORKING, f"waits {where} for a thread of its own that sleeps for another {max(0.0, sleeper.remaining_s):.0f} s", at)
-    if not _in_python_lock(main, look.waits[0]) or not (main.holds_interpreter or _nobody_wakes(look, patience_s)):
+    if not _in_python_lock(main, look.waits[0]) or not (main.holds_interpreter or _nobody_wakes(look)):
         return None
     held = ", holding the interpreter's lock" if main.holds_interpreter else ""
     return Activity(ActivityKind.HUNG, f"waits {where} for a lock that nobody will release{held}", at)
@@ -228,8 +244,11 @@ def _sleeper(look: ProcessLook, patience_s: float, in_vain: Collection[int]) -> 
     return max(found, key=lambda wait: wait.remaining_s, default=None)
 
 
-def _nobody_wakes(look: ProcessLook, patience_s: float) -> bool:
-    """Whether every other thread that runs Python waits for such a lock without end, too, or is one of ours that the main thread does not wait for."""
+def _nobody_wakes(look: ProcessLook) -> bool:
+    """Whether every other thread that runs Python waits for such a lock without end, too, or is one of ours that the main thread does not wait for;
+    and no other thread may wake it."""
+    if look.native:
+        return False
     ours = in_ours(look.stacks[0].frames)
     rest = zip(look.stacks[1:], look.waits[1:], strict=True)
-    return all((stack.name.startswith("eagle-eye") and not ours) or (_in_python_lock(stack, wait) and not wait.ends_within(patience_s)) for stack, wait in rest)
+    return all((stack.name.startswith("eagle-eye") and not ours) or (_in_python_lock(stack, wait) and not wait.ends_within(LONGEST_TIMEOUT_S)) for stack, wait in rest)

@@ -34,6 +34,12 @@ def state_of(pid: int, thread: int = 0) -> str:
     return "" if found is None else found[1]
 
 
+def name_of(pid: int, thread: int) -> str:
+    """Name of a thread, at most 15 characters; '' if it is gone."""
+    found = _thread(pid, thread)
+    return "" if found is None else found[0]
+
+
 def command_of(pid: int) -> str:
     """Name of its program, at most 15 characters; '' if it is gone."""
     try:

@@ -4,6 +4,7 @@ import pytest
 
 from eagle_eye.activity.hang_verdict import ActivityKind, ProcessLook, judge
 from eagle_eye.activity.native_caller import INTERPRETER
+from eagle_eye.activity.native_threads import NativeThread
 from eagle_eye.activity.python_stacks import BACKWARD, StackFrame
 from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
 from fakes.process_looks import ALL_REDUCE, LOCK, NATIVE_LOCK, SOCKET, TRAIN, VALIDATE, look, sleep, thread
@@ -57,6 +58,30 @@ def test_fault_a_thread_that_writes_now_and_then_or_one_of_ours_hides_no_deadloc
     assert verdict(*looks) is kind
 
 
+def test_twin_a_native_thread_that_may_set_a_future_is_no_proof() -> None:
+    """A download in Rust or C++ calls back; a pool that waits for work is not among those that a look shows."""
+    waits = look(THREADING, TRAIN)
+    downloads = waits._replace(native=(NativeThread("AwsEventLoop 1", SOCKET),))
+    assert verdict(downloads, downloads) is ActivityKind.STANDING
+    held = look(THREADING, TRAIN, holds_interpreter=True)._replace(native=downloads.native)
+    assert verdict(held, held) is ActivityKind.HUNG, "it needs the interpreter for that"
+
+
+@pytest.mark.parametrize(("still", "kind"), [
+    (look(TRAIN), ActivityKind.STANDING), (look(TRAIN, wait=sleep(1e9)), ActivityKind.STANDING),
+    (look(TRAIN, wait=ThreadWait(WaitKind.SIGNAL), holds_interpreter=True), ActivityKind.STANDING),
+    (look(TRAIN, wait=ThreadWait(WaitKind.CHILD), state="D"), ActivityKind.HUNG),
+])  # fmt: skip
+def test_twin_whom_an_alarm_may_interrupt_is_no_proof_unless_the_kernel_holds_it(still: ProcessLook, kind: ActivityKind) -> None:
+    assert verdict(*[still._replace(handles_alarm=True)] * 2) is kind
+
+
+@pytest.mark.parametrize(("seconds", "kind"), [(3600.0, ActivityKind.STANDING), (1e9, ActivityKind.HUNG)])
+def test_twin_a_thread_that_waits_with_a_time_out_may_wake_another(seconds: float, kind: ActivityKind) -> None:
+    still = look(THREADING, TRAIN, others=((thread(THREADING, name="fetcher"), ThreadWait(WaitKind.LOCK, seconds, INTERPRETER)),))
+    assert verdict(still, still) is kind
+
+
 def test_threads_of_ours_and_idle_ones_release_nothing() -> None:
     idle = ((thread(THREADING, name="pool-1"), LOCK), (thread(THREADING, name="eagle-eye-probe"), SOCKET))
     assert verdict(look(TRAIN, others=idle), look(TRAIN, others=idle)) is ActivityKind.HUNG
@@ -68,8 +93,8 @@ def test_fault_the_interpreters_lock_held_in_a_wait_without_end_is_a_proof_whate
 
 
 @pytest.mark.parametrize(("wait", "kind"), [
-    (sleep(14.0), ActivityKind.WORKING), (sleep(599.0), ActivityKind.WORKING), (sleep(3600.0), ActivityKind.HUNG),
-    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (ThreadWait(WaitKind.LOCK, 1e6, INTERPRETER), ActivityKind.HUNG), (ThreadWait(WaitKind.LOCK, 1e6), ActivityKind.STANDING), (ThreadWait(WaitKind.INPUT, 1e6), ActivityKind.STANDING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
+    (sleep(14.0), ActivityKind.WORKING), (sleep(599.0), ActivityKind.WORKING), (sleep(3600.0), ActivityKind.WORKING), (sleep(1e9), ActivityKind.HUNG),
+    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (ThreadWait(WaitKind.LOCK, 1800.0, INTERPRETER), ActivityKind.WORKING), (ThreadWait(WaitKind.LOCK, 1e6, INTERPRETER), ActivityKind.HUNG), (ThreadWait(WaitKind.LOCK, 1e6), ActivityKind.STANDING), (ThreadWait(WaitKind.LOCK, 1800.0, "libarrow.so.2100"), ActivityKind.STANDING), (ThreadWait(WaitKind.INPUT, 1e6), ActivityKind.STANDING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
 ])  # fmt: skip
 def test_what_will_wake_a_worker_decides(wait: ThreadWait, kind: ActivityKind) -> None:
     assert verdict(look(VALIDATE, wait=wait), look(VALIDATE, wait=wait)) is kind

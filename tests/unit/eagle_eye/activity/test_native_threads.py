@@ -1,0 +1,56 @@
+"""Threads that run no Python: which of them may wake one that does, and alarms."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.activity.alarm_signals import caught, handles_alarm
+from eagle_eye.activity.native_threads import NativeThread, may_wake, wakers
+from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
+
+IDLE, SOCKET = ThreadWait(WaitKind.LOCK), ThreadWait(WaitKind.INPUT)
+
+
+@pytest.mark.parametrize(("name", "wait"), [
+    ("AwsEventLoop 1", SOCKET), ("tokio-runtime-w", SOCKET), ("python", ThreadWait(WaitKind.TIME, 8.0)), ("python", UNKNOWN), ("python", RUNS),
+    ("python", ThreadWait(WaitKind.STORAGE)), ("python", ThreadWait(WaitKind.LOCK, 5.0)),
+])  # fmt: skip
+def test_twin_a_thread_of_a_library_may_call_back(name: str, wait: ThreadWait) -> None:
+    assert may_wake(NativeThread(name, wait))
+
+
+@pytest.mark.parametrize(("name", "wait"), [
+    ("python", IDLE), ("tokio-runtime-w", IDLE), ("gloo_tcp_loop", RUNS), ("pt_gloo_runloop", IDLE), ("pt_tcpstore_uv", SOCKET),
+    ("pt_nccl_watchdg", ThreadWait(WaitKind.LOCK, 0.1)), ("cuda-EvtHandlr", SOCKET), ("NCCL Progress 1", RUNS), ("eagle-eye/serve", SOCKET), ("", UNKNOWN),
+])  # fmt: skip
+def test_fault_idle_pools_and_the_threads_that_torch_keeps_hide_no_deadlock(name: str, wait: ThreadWait) -> None:
+    assert not may_wake(NativeThread(name, wait))
+
+
+def test_the_threads_of_a_process_that_run_no_python() -> None:
+    done, begun = threading.Event(), threading.Event()
+
+    def sleeps() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("callback")
+        begun.set()
+        done.wait(60.0)
+
+    other = threading.Thread(target=sleeps)
+    other.start()
+    begun.wait()
+    try:
+        python = {each.native_id or 0 for each in threading.enumerate()}
+        known, unknown = wakers(os.getpid(), python), wakers(os.getpid(), python - {other.native_id})
+    finally:
+        done.set()
+        other.join()
+    assert [[each.name for each in found].count("callback") for found in (known, unknown)] == [0, 1]
+    assert wakers(0x7FFFFFFF, ()) == ()
+
+
+@pytest.mark.parametrize(("mask", "found"), [("0000000100000002", False), ("0000000100002002", True), ("0000000002000000", True), ("0000000004000000", True), ("0000000008000000", False)])
+def test_an_alarm_that_is_handled(mask: str, found: bool) -> None:
+    assert caught(f"Name:\tpython\nSigIgn:\tffffffffffffffff\nSigCgt:\t{mask}\n") is found
+    assert not handles_alarm(0x7FFFFFFF)
