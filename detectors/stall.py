@@ -103,6 +103,8 @@ class Stall:
     _hangs: EndedHangs = field(default_factory=EndedHangs, init=False, repr=False)
     _accused: float = field(default=-np.inf, init=False, repr=False)
     """When a worker was last found to be the culprit: what the job did around then is no pause to learn from."""
+    _exchanged: float = field(default=-np.inf, init=False, repr=False)
+    """When somebody was last seen in a collective that went on."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
     _rounds: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
 
@@ -198,6 +200,7 @@ class Stall:
         self._finished.clear()
         self._iterations.clear()
         self._stepped = self._dead = False
+        self._exchanged = -np.inf
         self._workers, self._table = (), None
         self._missed = np.zeros(0, dtype=np.int64)
 
@@ -382,16 +385,24 @@ class Stall:
 
     def _proved(self, at: WorkerPositions, accused: Truths, frame: Frame) -> bool:
         """Whether the accused, or all where none is, have stood for as long as what they do asks for."""
+        if self._exchange(at):
+            self._exchanged = frame.time
         shown = accused if accused.any() else ~at.finished
         apart = (accused & at.waiting).any() and self._rounds.confirmed(at, accused, frame.time, tick=frame.tick)
-        return all(self._over(at, index, apart=bool(apart)) for index in np.flatnonzero(shown).tolist())
+        return all(self._over(at, index, frame.time, apart=bool(apart)) for index in np.flatnonzero(shown).tolist())
 
-    def _over(self, at: WorkerPositions, index: int, *, apart: bool) -> bool:
+    def _exchange(self, at: WorkerPositions) -> bool:
+        """Somebody is in a collective that goes on: those that wait for its end wait in vain for nobody."""
+        return bool((at.shows(ActivityKind.EXCHANGES) & ~at.finished).any())
+
+    def _over(self, at: WorkerPositions, index: int, now: float, *, apart: bool) -> bool:
         """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever."""
         age = float(np.nan_to_num(at.table[index, AGE]))
         if at.waiting[index] and not at.shows(ActivityKind.AWAITS_GPU)[index]:  # the GPU may compute
+            if self._exchange(at):
+                return age >= self.stall.patience_s
             pausing = at.table[index, PHASE] in PAUSES  # an evaluation or a save of some ranks has collectives of its own, and they may be slow
-            return (apart and not pausing) or age >= max(self.stall.standing_s, self._several_iterations())
+            return (apart and not pausing) or min(age, now - self._exchanged) >= max(self.stall.standing_s, self._several_iterations())
         if at.shows(ActivityKind.STANDING)[index]:
             learned = self._stood.patience(at.places.get(at.workers[index], ""))
             return age >= max(self.stall.standing_s, self._several_iterations(), min(learned, self.stall.patience_s))

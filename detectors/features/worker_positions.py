@@ -17,7 +17,7 @@ COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", 
 STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS, SEEN = range(len(COLUMNS))
 ACTIVITIES = tuple(ActivityKind)
 """What the metric `activity` is an index into."""
-ELSEWHERE = tuple(kind for kind in ActivityKind if kind not in (ActivityKind.AWAITS_PEERS, ActivityKind.AWAITS_GPU, ActivityKind.UNKNOWN))
+ELSEWHERE = tuple(kind for kind in ActivityKind if kind not in (ActivityKind.AWAITS_PEERS, ActivityKind.EXCHANGES, ActivityKind.AWAITS_GPU, ActivityKind.UNKNOWN))
 """What a worker does that waits for nobody, whatever its last mark says: a script that only marks `communication` may evaluate after it.
 Who waits for its GPU may wait there for a collective of NCCL: of that the mark tells."""
 COMMUNICATION, DATA, OTHER = (float(PHASES.index(name)) for name in ("communication", "data", "other"))
@@ -68,7 +68,7 @@ class WorkerPositions(NamedTuple):
     def waiting(self) -> Truths:
         """Who waits for the other workers: by its stack, or by its last mark while nobody has seen what it does."""
         marked = (self.table[:, PHASE] == COMMUNICATION) & ~self.shows(*ELSEWHERE)
-        found: Truths = (marked | self.shows(ActivityKind.AWAITS_PEERS)) & ~self.finished
+        found: Truths = (marked | self.shows(ActivityKind.AWAITS_PEERS, ActivityKind.EXCHANGES)) & ~self.finished
         return found
 
 

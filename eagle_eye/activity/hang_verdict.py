@@ -13,7 +13,7 @@ from .last_collective import LastCollective
 from .native_caller import INTERPRETER
 from .native_threads import NativeThread
 from .process_counters import ProcessCounters
-from .python_stacks import GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
+from .python_stacks import BACKWARD, GPU_LIBRARIES, PEER_LIBRARIES, ThreadStack, in_ours, in_python_lock
 from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
@@ -28,6 +28,8 @@ LONGEST_TIMEOUT_S = 86_400.0
 """A time-out of up to a day is meant to end, however long the user is willing to wait; one of years says `never`."""
 IO_BYTES, FAULTS = 4096, 64
 """Between the first look and the last: less is noise of the service threads."""
+FLOW_BYTES, FLOW_IO_BYTES = 1 << 16, 1 << 20
+"""The same in a collective: what its connections carry is nearly all the exchange's, while logs and monitors read and write beside it."""
 
 
 class ActivityKind(Enum):
@@ -51,6 +53,8 @@ class ActivityKind(Enum):
     """A debugger or a tracer holds it (state t): a person does."""
     AWAITS_GPU = "awaits gpu"
     """It computes in one place, or waits there for its GPU, which may compute, or wait for the peers within a collective."""
+    EXCHANGES = "exchanges"
+    """In a collective, like one that awaits its peers, and what it waits for is on its way: bytes flow, or threads of its own compute."""
 
 
 class Activity(NamedTuple):
@@ -87,6 +91,8 @@ class ProcessLook(NamedTuple):
     """Threads that run no Python, and that may wake the main thread."""
     handles_alarm: bool = False
     """An alarm may interrupt the main thread; nobody knows when."""
+    tcp_bytes: int = 0
+    """That its connections have carried; only asked for while it waits for its peers."""
 
 
 def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[int] = ()) -> Activity:
@@ -109,7 +115,7 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
     at, where = str(place or ""), f"in {place}" if place else "outside Python"
     motion = _motion(looks)
     if _awaits_peers(looks):
-        return Activity(ActivityKind.AWAITS_PEERS, f"waits for its peers {where}", at)
+        return _with_peers(looks, where, at)
     if motion:
         return Activity(ActivityKind.WORKING, f"works {where}: {motion}", at)
     if _busy(looks) and not any(look.waits[0].kind is WaitKind.NONE or look.state == "R" for look in looks):
@@ -118,8 +124,12 @@ def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[i
         return Activity(ActivityKind.AWAITS_GPU, f"computes {where}, or waits for its GPU, the same place in {len(looks)} of {len(looks)} looks", at)
     if _busy(looks):
         return Activity(ActivityKind.SPINNING, f"computes {where}, the same place in {len(looks)} of {len(looks)} looks", at)
-    found = _still(looks, patience_s, in_vain, where, at)
-    if found.kind is ActivityKind.HUNG and last.handles_alarm and last.waits[0].kind is not WaitKind.CHILD:
+    return _unless_alarm(_still(looks, patience_s, in_vain, where, at), last)
+
+
+def _unless_alarm(found: Activity, look: ProcessLook) -> Activity:
+    """One that the kernel holds is not interrupted."""
+    if found.kind is ActivityKind.HUNG and look.handles_alarm and look.waits[0].kind is not WaitKind.CHILD:
         return found._replace(kind=ActivityKind.STANDING, doing=f"{found.doing}, unless an alarm interrupts it")
     return found
 
@@ -132,12 +142,40 @@ def _traced(look: ProcessLook) -> Activity:
 
 def _awaits_peers(looks: Sequence[ProcessLook]) -> bool:
     """Whether it waited for its peers in all of the looks, and in one place: else it moves."""
-    return all(_in_collective(look) for look in looks) and len({look.stacks[0].place for look in looks}) == 1
+    return all(in_collective(look.stacks[0], look.waits[0]) for look in looks) and len({look.stacks[0].place for look in looks}) == 1
 
 
-def _in_collective(look: ProcessLook) -> bool:
-    main, wait = look.stacks[0], look.waits[0]
+def in_collective(main: ThreadStack, wait: ThreadWait) -> bool:
+    """Whether a main thread waits for other ranks at this moment."""
     return main.awaits_peers or (wait.kind is WaitKind.LOCK and wait.caller.startswith(PEER_LIBRARIES))
+
+
+def _with_peers(looks: Sequence[ProcessLook], where: str, at: str) -> Activity:
+    flow = _flow(looks)
+    if flow:
+        return Activity(ActivityKind.EXCHANGES, f"exchanges data with its peers {where}: {flow}", at)
+    return Activity(ActivityKind.AWAITS_PEERS, f"waits for its peers {where}", at)
+
+
+def _flow(looks: Sequence[ProcessLook]) -> str:
+    """What shows that a collective goes on, for a person; '' if nothing does."""
+    first, last = looks[0], looks[-1]
+    if last.tcp_bytes - first.tcp_bytes >= FLOW_BYTES and first.tcp_bytes:
+        return f"{(last.tcp_bytes - first.tcp_bytes) / 1e6:.1f} MB sent or received"
+    if last.counters.io_bytes - first.counters.io_bytes >= FLOW_IO_BYTES:
+        return f"{(last.counters.io_bytes - first.counters.io_bytes) / 1e6:.1f} MB read or written"
+    computed_s = _computed_s(first, last)
+    return f"{computed_s:.1f} s of processor time" if computed_s > BUSY_SHARE * (last.time - first.time) else ""
+
+
+def _computed_s(first: ProcessLook, last: ProcessLook) -> float:
+    """Processor time of all but a main thread that polls. With a GPU, threads of the library poll, too: it tells nothing."""
+    main = last.stacks[0]
+    begun, now = first.counters.demand, last.counters.demand
+    if last.uses_gpu or main.thread not in begun or main.thread not in now:
+        return 0.0
+    polls = main.frames[0].function != BACKWARD  # there the gradients are computed
+    return last.counters.cpu_s - first.counters.cpu_s - (now[main.thread] - begun[main.thread] if polls else 0.0)
 
 
 def _motion(looks: Sequence[ProcessLook]) -> str:

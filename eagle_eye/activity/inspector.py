@@ -13,13 +13,14 @@ from types import MappingProxyType
 from eagle_eye.clock import Clock
 
 from .alarm_signals import handles_alarm
-from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, judge
+from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, in_collective, judge
 from .kernel_state import state_of
 from .last_collective import LastCollective, last_collective
 from .native_caller import CodeMap
 from .native_threads import wakers
 from .process_counters import read_counters
 from .python_stacks import StackFrame, ThreadStack, stacks_of
+from .tcp_flow import tcp_bytes
 from .thread_wait import WaitKind, wait_of
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,9 @@ def look_at(pid: int, clock: Clock, read: StackReader = stacks_of) -> ProcessLoo
     code = CodeMap(pid)
     waits = tuple(wait_of(pid, stack.thread, code) for stack in stacks)
     tracer = _tracer(pid) if state == TRACED else ""
+    carried = tcp_bytes(pid) if stacks and in_collective(stacks[0], waits[0]) else 0
     native = wakers(pid, {stack.thread for stack in stacks}) if waits and waits[0].kind is WaitKind.LOCK else ()
-    return ProcessLook(clock.monotonic(), state, counters, stacks, waits, tracer, _uses_gpu(pid), native, handles_alarm(pid)) if state else None
+    return ProcessLook(clock.monotonic(), state, counters, stacks, waits, tracer, _uses_gpu(pid), native, handles_alarm(pid), carried) if state else None
 
 
 class TimerWatch:

@@ -56,7 +56,7 @@ def report(samples: Sequence[StackSample], patience_s: float, file_of: FileOf) -
     motion = motion_of(looks)
     activity = judge(looks, patience_s) if len(looks) > 1 and motion is not Motion.ENDED else None
     stacks = [look.stacks for look in looks if look.stacks]
-    awaits_peers = activity is not None and activity.kind is ActivityKind.AWAITS_PEERS
+    awaits_peers = activity is not None and activity.kind in (ActivityKind.AWAITS_PEERS, ActivityKind.EXCHANGES)
     waits_for = wait_words(last, file_of) if motion in WAITING else ""
     facts = tuple(_facts(samples, activity if stacks else None, waits_for))
     return ProcessReport(SampledProcess(samples=stacks, motion=motion, awaits_peers=awaits_peers), activity, last.kernel.state, last.kernel.wchan, waits_for, facts)

@@ -117,8 +117,8 @@ class InactivityTimer:
             self._stood.ended(line, now - self._last[worker][1])
 
     def _waits(self, sight: WorkerSample) -> bool:
-        """By its last mark, unless it was seen at work: a script may evaluate after the mark of its communication, and make none for that."""
-        works = sight.activity is not None and sight.activity.kind in (ActivityKind.WORKING, ActivityKind.TRACED)
+        """By its last mark, unless it was seen at work, or in a collective that goes on: a script may evaluate after the mark of its communication, and make none for that."""
+        works = sight.activity is not None and sight.activity.kind in (ActivityKind.WORKING, ActivityKind.TRACED, ActivityKind.EXCHANGES)
         held_up = sight.phase == "communication" and not (sight.stopped or sight.deaf or works)
         return held_up and self.seconds(sight.worker) >= WAITING_S
 

@@ -32,11 +32,11 @@ def thread(*frames: StackFrame, name: str = "MainThread", holds_interpreter: boo
 def look(
     *frames: StackFrame, wait: ThreadWait = LOCK, state: str = "S", time: float = 0.0, cpu_s: float = 0.0, io_bytes: int = 0, faults: int = 0,
     others: tuple[tuple[ThreadStack, ThreadWait], ...] = (), holds_interpreter: bool = False, uses_gpu: bool = False,
-    tracer: str = "", runnable: bool = False, demand: Mapping[int, float] | None = None,
+    tracer: str = "", runnable: bool = False, demand: Mapping[int, float] | None = None, tcp_bytes: int = 0,
 ) -> ProcessLook:  # fmt: skip
     """One look; `wait` and `frames` are the main thread's."""
     stacks = (thread(*frames, holds_interpreter=holds_interpreter), *(stack for stack, _ in others)) if frames else ()
-    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable, demand or {}), stacks, (wait, *(each for _, each in others)), tracer, uses_gpu)
+    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable, demand or {}), stacks, (wait, *(each for _, each in others)), tracer, uses_gpu, tcp_bytes=tcp_bytes)
 
 
 class Inline(Executor):

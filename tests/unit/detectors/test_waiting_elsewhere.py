@@ -141,6 +141,33 @@ def test_twin_those_that_stand_in_their_communication_are_not_accused_while_most
     assert [kind for kind, _, _ in kinds(claims_of(Stall(), frames))] == ["job.stalled"]
 
 
+SAME = ("a.py:1",) * 4
+
+
+@pytest.mark.parametrize(("activities", "places", "step_marks"), [
+    (["exchanges"] * 4, SAME, (120,) * 4),
+    (["awaits peers", "exchanges", "awaits peers", "awaits peers"], APART, (120,) * 4),
+    (["exchanges", "awaits peers", "exchanges", "exchanges"], APART, (120,) * 4),
+    (["awaits peers", "exchanges", "exchanges", "exchanges"], SAME, (121, 120, 120, 120)),
+])  # fmt: skip
+@pytest.mark.parametrize(("age_s", "paused"), [(2.0, True), (590.0, True), (601.0, False)])
+def test_twin_nobody_who_waits_is_accused_while_a_collective_goes_on(activities: list[str], places: tuple[str, ...], step_marks: tuple[int, ...], age_s: float, paused: bool) -> None:
+    """All in one slow broadcast; a few of them in one, or most; its root is through, and a step ahead."""
+    claims = kinds(claims_of(Stall(), seconds(marked(*activities, age_s=age_s, places=places, step_marks=step_marks), 5)))
+    assert (claims == PAUSED) is paused
+    bare = [msgspec.structs.replace(each, attributes=each.attributes | {"step": "", "marks": "", "phase": ""}) for each in marked(*activities, age_s=age_s, places=places)]
+    assert (kinds(claims_of(Stall(), seconds(bare, 5, known=False))) == PAUSED) is paused
+
+
+def test_fault_and_twin_a_collective_that_went_on_is_waited_for_anew() -> None:
+    """A gap between two broadcasts is no stall of all the time before."""
+    detector, waits = Stall(), marked(*["awaits peers"] * 4, age_s=100.0, places=SAME)
+    told = [kinds(list(detector.update(cut_frame(NOW, *marked(*["exchanges"] * 4, age_s=100.0, places=SAME), layout=LAYOUT))))]
+    told += [kinds(list(detector.update(cut_frame(NOW + seconds, *waits, layout=LAYOUT)))) for seconds in (1.0, 29.0, 31.0)]
+    assert told[:3] == [PAUSED, [], []]
+    assert ("job.stalled", job().name, True) in told[3]
+
+
 def test_the_collective_that_the_others_have_entered_is_told() -> None:
     events = marked("awaits peers", "hung", "awaits peers", "awaits peers")
     last = [(124, 1), (123, 0), (124, 1), (124, 1)]

@@ -131,6 +131,33 @@ def test_who_is_in_a_collective_waits_for_its_peers_whether_it_sleeps_or_polls(w
     assert activity.place == "train.py:33 step"
 
 
+IN_BACKWARD = StackFrame("/usr/lib/python3/site-packages/torch/autograd/graph.py", 1, BACKWARD)
+
+
+@pytest.mark.parametrize(("first", "last", "flow"), [
+    (look(ALL_REDUCE, TRAIN, tcp_bytes=10), look(ALL_REDUCE, TRAIN, time=1.2, tcp_bytes=160_010), "0.2 MB sent or received"),
+    (look(ALL_REDUCE, TRAIN), look(ALL_REDUCE, TRAIN, time=1.2, io_bytes=8 << 20), "8.4 MB read or written"),
+    (look(ALL_REDUCE, TRAIN, demand={1: 5.0}), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=0.5, demand={1: 5.1}), "0.4 s of processor time"),
+    (look(IN_BACKWARD, TRAIN, demand={1: 5.0}), look(IN_BACKWARD, TRAIN, time=1.2, cpu_s=1.2, demand={1: 6.2}), "1.2 s of processor time"),
+])  # fmt: skip
+def test_twin_who_is_in_a_collective_that_goes_on_waits_for_nobody(first: ProcessLook, last: ProcessLook, flow: str) -> None:
+    """A broadcast of weights over a slow network, before any step."""
+    activity = judge([first, last], 600.0)
+    assert activity.kind is ActivityKind.EXCHANGES
+    assert activity.doing == f"exchanges data with its peers in train.py:33 step: {flow}"
+
+
+@pytest.mark.parametrize(("first", "last"), [
+    (look(ALL_REDUCE, TRAIN, tcp_bytes=10), look(ALL_REDUCE, TRAIN, time=1.2, tcp_bytes=30_010)),
+    (look(ALL_REDUCE, TRAIN), look(ALL_REDUCE, TRAIN, time=1.2, io_bytes=100_000)),
+    (look(ALL_REDUCE, TRAIN, demand={1: 5.0}), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=1.2, demand={1: 6.2})),
+    (look(ALL_REDUCE, TRAIN, uses_gpu=True, demand={1: 5.0}), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=2.4, uses_gpu=True, demand={1: 6.2})),
+])  # fmt: skip
+def test_fault_heartbeats_logs_and_threads_that_poll_are_no_exchange(first: ProcessLook, last: ProcessLook) -> None:
+    """MPI polls in the main thread, NCCL in one of its own."""
+    assert verdict(first, last) is ActivityKind.AWAITS_PEERS
+
+
 def test_twin_who_waits_for_its_own_processes_while_they_compute_works() -> None:
     assert verdict(look(TRAIN, wait=SOCKET), look(TRAIN, wait=SOCKET, time=1.2, cpu_s=1.1)) is ActivityKind.WORKING
 

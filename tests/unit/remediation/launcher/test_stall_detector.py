@@ -21,6 +21,7 @@ WORKING = Activity(ActivityKind.WORKING, "works in train.py:212 validate: 3 of 4
 STANDING = Activity(ActivityKind.STANDING, "stands in train.py:33 step", "train.py:33 step")
 TRACED = Activity(ActivityKind.TRACED, "is held by a debugger or a tracer, gdb, process 12, in train.py:33 step")
 AWAITS_PEERS = Activity(ActivityKind.AWAITS_PEERS, "waits for its peers in train.py:33 step", "train.py:33 step")
+EXCHANGES = Activity(ActivityKind.EXCHANGES, "exchanges data with its peers in train.py:33 step: 7.5 MB sent or received", "train.py:33 step")
 NAMES = ("a", "b", "c")
 
 
@@ -154,7 +155,7 @@ def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float, times:
     assert not node.verdicts.stuck((*NAMES, "d"), times), "nothing is known of d"
 
 
-@pytest.mark.parametrize(("activity", "met"), [(WORKING, False), (TRACED, False), (AWAITS_PEERS, True), (None, True)])
+@pytest.mark.parametrize(("activity", "met"), [(WORKING, False), (TRACED, False), (EXCHANGES, False), (AWAITS_PEERS, True), (None, True)])
 def test_twin_who_works_after_its_mark_of_communication_waits_for_nobody(activity: Activity | None, met: bool) -> None:
     """A script that evaluates without a mark of its own: the others are not to meet again without it, nor is anybody to blame."""
     node = Node()
