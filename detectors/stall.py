@@ -23,8 +23,8 @@ from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch
-from .features.collective_ranks import collectives_of, not_entered
-from .features.ended_hangs import STALLED, EndedHangs
+from .features.collective_ranks import collectives_of, gpu_idles, left_behind, not_entered
+from .features.ended_stalls import STALLED, EndedHangs, EndedStops
 from .features.step_time import iteration_time
 from .features.worker_positions import (
     AGE,
@@ -55,8 +55,6 @@ from .features.worker_positions import (
 )
 
 MOVES = frozenset({"stall", "resumed", "worker.finished"})
-SAME_STOP_S = 1.0
-"""Two reports of one worker whose stops began so close together are of one stop."""
 """Events after which a worker is somewhere else than it was."""
 
 
@@ -98,8 +96,7 @@ class Stall:
     """Worker that has finished → its last row."""
     _told: tuple[str, ...] = field(default=(), init=False, repr=False)
     """What the job.paused that is open says of those that are waited for."""
-    _stops: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
-    """(worker, since) of the stops that were told: one that is over is reported by several looks, and late."""
+    _stops: EndedStops = field(default_factory=EndedStops, init=False, repr=False)
     _hangs: EndedHangs = field(default_factory=EndedHangs, init=False, repr=False)
     _accused: float = field(default=-np.inf, init=False, repr=False)
     """When a worker was last found to be the culprit: what the job did around then is no pause to learn from."""
@@ -107,6 +104,7 @@ class Stall:
     """When somebody was last seen in a collective that went on."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
     _rounds: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
+    _behind: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._pauses, self._stood = PauseMemory(self.times_longest), PauseMemory(self.times_stood)
@@ -115,6 +113,7 @@ class Stall:
         for event in frame.events:
             if event.name in MOVES:
                 self._rounds.forget()
+                self._behind.forget()
             yield from self._take(event)
         if frame.tick:
             self._look(frame)
@@ -176,22 +175,10 @@ class Stall:
                 yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "its job went on without it")
 
     def _was_stopped(self, event: Event) -> Iterator[Claim]:
-        """A stop that is over when it is told: its process was ended for another fault. It is told and withdrawn."""
-        step, age = event.attributes.get("step", ""), float_attribute(event, "age_s")
-        if self._is_told(event.entity.name, event.time - age):
-            return
-        text = f"worker {event.entity.name} was stopped by a signal (state T){f' in step {step}' if step else ''} for {age:.1f} s when it was ended"
-        proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age, status="task hang")
-        claim = Claim(entity=event.entity, kind="worker.stopped", score=1.0, since=event.time - age, evidence=(proof,))
-        yield from self._claims.report(claim, revise=False)
-        yield from self._claims.withdraw(event.entity, "worker.stopped", event.time, "its process was ended")
-
-    def _is_told(self, worker: str, since: float) -> bool:
-        """Whether this stop was claimed; if not, it is from now on."""
-        told = any(worker == name and abs(since - known) <= SAME_STOP_S for name, known in self._stops)
-        if not told:
-            self._stops.append((worker, since))
-        return told
+        """Its process was ended for another fault: it is told and withdrawn."""
+        if (claim := self._stops.claim(event)) is not None:
+            yield from self._claims.report(claim, revise=False)
+            yield from self._claims.withdraw(claim.entity, claim.kind, event.time, "its process was ended")
 
     def _forget(self) -> None:
         self._rounds.forget()
@@ -358,6 +345,10 @@ class Stall:
         if hung.any():
             yield from self._accuse(at, frame, np.zeros_like(hung) if (hung | at.finished).all() and hung.sum() > 1 else hung, 0.95)
             return
+        late = self._left_behind(at, frame)
+        if late.any():
+            yield from self._accuse(at, frame, late, 0.8)
+            return
         suspects, accused = self._suspects(at)
         pausing = suspects & ~at.waiting & np.isin(table[:, PHASE], PAUSES)
         if pausing.any() and not accused.any() and self._patient(table[pausing]):
@@ -368,6 +359,15 @@ class Stall:
             yield from self._accuse(at, frame, accused, 0.95 if (table[accused, PHASE] != COMMUNICATION).all() else 0.8)
         else:
             yield from self._pause(frame, at, accused if accused.any() else suspects & ~at.waiting, 0.9)
+
+    def _left_behind(self, at: WorkerPositions, frame: Frame) -> Truths:
+        """Where all wait for their GPUs: who has not come to the collective of the others, in several rounds, while its own GPU computes nothing."""
+        name = left_behind(at.workers, collectives_of(self._reports)) if at.shows(ActivityKind.AWAITS_GPU).all() else ""
+        late: Truths = np.array([worker == name for worker in at.workers], dtype=bool)
+        if frame.tick and not (name and gpu_idles(name, frame)):
+            self._behind.forget()
+        proved = frame.tick and late.any() and gpu_idles(name, frame) and self._behind.confirmed(at, late, frame.time, tick=True)
+        return late if proved else np.zeros_like(late)
 
     def _suspects(self, at: WorkerPositions) -> tuple[Truths, Truths]:
         """Who is furthest behind, and those of them that the others wait for: none when all are alike."""
@@ -469,7 +469,7 @@ class Stall:
         claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *entered, *others))
         self._accused = max(self._accused, frame.time)
         if kind == "worker.stopped":
-            self._is_told(entity.name, claim.since)
+            self._stops.is_told(entity.name, claim.since)
         else:
             self._hangs.accused(entity.name, max(self._epoch, integer_attribute(event, "epoch") if event else -1))
         yield from self._claims.report(claim, revise=False)

@@ -177,7 +177,7 @@ class WatchedWorker:
         before, self.activity = self.activity, activity
         if activity is None:
             return False
-        fresh = before is None or (before.kind, before.place) != (activity.kind, activity.place)
+        fresh = before is None or (before.kind, before.place, before.collective) != (activity.kind, activity.place, activity.collective)
         if not self.stands:
             self._stands_since = NOTHING
         elif fresh or math.isnan(self._stands_since):

@@ -2,9 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+
 from eagle_eye.activity.last_collective import LastCollective
 from eagle_eye.event_attributes import integer_attribute
-from eagle_eye.types import Event, Evidence
+from eagle_eye.frames import Frame
+from eagle_eye.types import Event, Evidence, Kind
+
+IDLE_PERCENT = 5.0
+"""A GPU that waits within a collective counts as busy; one that is used for less computes nothing."""
 
 
 def collectives_of(reports: Mapping[str, Event]) -> dict[str, LastCollective]:
@@ -32,3 +38,21 @@ def not_entered(accused: str, others: Iterable[str], last: Mapping[str, LastColl
     count = sum(found.number == first.number for found in ahead)
     text = f"{count} others have entered {first}; worker {accused} has not: its last is {own.operation} {own.number}"
     yield Evidence(text=text, metric="collective", value=float(own.number), threshold=float(first.number))
+
+
+def left_behind(workers: Iterable[str], last: Mapping[str, LastCollective]) -> str:
+    """The one worker that has not entered the collective in which all the others of its group wait, and is in none; '' if there is none such."""
+    found = {worker: last[worker] for worker in workers if worker in last}
+    newest = max((each.number for each in found.values()), default=0)
+    late = [worker for worker, each in found.items() if each.number < newest and not each.pending]
+    others = [each for worker, each in found.items() if worker not in late]
+    alone = len(late) == 1 and len(found) == len(tuple(workers)) and len({each.group for each in found.values()}) == 1
+    return late[0] if alone and all(each.pending and each.number == newest for each in others) else ""
+
+
+def gpu_idles(worker: str, frame: Frame) -> bool:
+    """Whether the GPU of a worker is known to compute nothing now."""
+    places = frame.layout.placements if frame.layout is not None else ()
+    gpu = next((place.gpu for place in places if place.worker == worker), "")
+    names, used = frame.entities.get(Kind.GPU, ()), frame.metrics.get(Kind.GPU, {}).get("utilisation_percent")
+    return gpu in names and used is not None and bool(np.asarray(used)[names.index(gpu)] < IDLE_PERCENT)

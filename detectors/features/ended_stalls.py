@@ -1,15 +1,42 @@
-"""Hangs that were over when they were told: the job left the worker out and went on before the server had judged what was seen of it."""
+"""Stops and hangs that are over when they are told: the job went on before the server had judged what was seen of its worker."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
+SAME_STOP_S = 1.0
+"""Two reports of one worker whose stops began so close together are of one stop."""
 SETTLED_S = 2.0
 """Seconds behind the last of them until they are told: whether all workers hang, or one, is known then."""
 STALLED = "it was stalled while all others waited for it"
 """Reason of `worker.excluded` where the coordinator left a worker out because of a stall."""
+
+
+@dataclass(slots=True)
+class EndedStops:
+    """By a signal. One that is over is reported by several looks, and late: it is told once."""
+
+    _told: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=64))
+    """(worker, since)."""
+
+    def is_told(self, worker: str, since: float) -> bool:
+        """Whether this stop was claimed; if not, it is from now on."""
+        told = any(worker == name and abs(since - known) <= SAME_STOP_S for name, known in self._told)
+        if not told:
+            self._told.append((worker, since))
+        return told
+
+    def claim(self, event: Event) -> Claim | None:
+        """Of a `stall` event in state T whose worker was ended since; None if it was told before."""
+        step, age = event.attributes.get("step", ""), float_attribute(event, "age_s")
+        if self.is_told(event.entity.name, event.time - age):
+            return None
+        text = f"worker {event.entity.name} was stopped by a signal (state T){f' in step {step}' if step else ''} for {age:.1f} s when it was ended"
+        proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age, status="task hang")
+        return Claim(entity=event.entity, kind="worker.stopped", score=1.0, since=event.time - age, evidence=(proof,))
 
 
 @dataclass(slots=True)
