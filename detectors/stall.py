@@ -16,7 +16,7 @@ import numpy as np
 from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.config import StallConfig
-from eagle_eye.event_attributes import float_attribute, integer_attribute
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds
 from eagle_eye.training.messages import PHASES
@@ -130,9 +130,7 @@ class Stall:
             yield from self._claims.withdraw_all(event.time, why)
         elif event.name == "stall" and event.attributes.get("state") == "T" and (self._is_late(event) or event.attributes.get("ended")):
             yield from self._was_stopped(event)
-        elif event.name == "worker.excluded" and event.attributes.get("reason") == STALLED:
-            self._hangs.add(event)
-        elif self._is_late(event):
+        elif event.name == "worker.excluded" or self._is_late(event):
             self._keep_hang(event)
         elif event.name == "stall":
             self._reports[event.entity.name] = event
@@ -164,7 +162,8 @@ class Stall:
             self._keep_hang(report)
 
     def _keep_hang(self, event: Event) -> None:
-        if event.name == "stall" and event.attributes.get("activity") == ActivityKind.HUNG.value:
+        hung = event.name == "stall" and event.attributes.get("activity") == ActivityKind.HUNG.value
+        if hung or (event.name == "worker.excluded" and event.attributes.get("reason") == STALLED):
             self._hangs.add(event)
 
     def _tell_hangs(self, frame: Frame) -> Iterator[Claim]:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from eagle_eye.types import Severity
 
@@ -146,7 +147,7 @@ def may_tell_of_a_peer(type_name: str) -> bool:
         return True
     if module and module.partition(".")[0] not in _EXCHANGES:
         return False
-    builtin = getattr(builtins, name, None)
+    builtin: Any = getattr(builtins, name, None)
     of_python = isinstance(builtin, type) and issubclass(builtin, BaseException)
     return not of_python or builtin in (RuntimeError, Exception, BaseException) or issubclass(builtin, OSError)
 

@@ -20,7 +20,7 @@ LOGGED = ("loss", "grad_norm")
 """Of what the Trainer logs, under the same names."""
 
 
-class TrainerSteps(TrainerCallback):
+class TrainerSteps(TrainerCallback):  # type: ignore[misc]  # of another package, which is not looked into
     """Reports what a Trainer does. The names of its methods are those of transformers.
 
     counts_of: a batch (the arguments of the model, by name) → its samples and tokens, where input_ids or the first tensor do not tell.

@@ -1,6 +1,7 @@
 """On GPUs all wait for their GPU: torch's flight recorder tells who has not come to the collective of the others."""
 
-import msgspec
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,7 +35,7 @@ def frames(used: float, moves: bool = False) -> list[Frame]:
         metrics = dict(frame.metrics) | {Kind.GPU: {"utilisation_percent": np.array([100.0, used, 100.0, 100.0], dtype=np.float32)}}
         rows = dict(metrics[Kind.WORKER]) | {"progress_age_s": np.full(4, number + 2.0), "activity_seen_s": np.full(4, 0.6)}
         rows |= {name: np.full(4, np.nan) for name in ("step", "marks", "step_marks", "phase")}
-        bare = msgspec.structs.replace(frame, steps=(), layout=LAYOUT, entities=dict(frame.entities) | {Kind.GPU: GPUS}, metrics=metrics | {Kind.WORKER: rows})
+        bare = replace(frame, steps=(), layout=LAYOUT, entities=dict(frame.entities) | {Kind.GPU: GPUS}, metrics=metrics | {Kind.WORKER: rows})
         out.append(with_events(bare, *(told(100 + number) if moves or not number else [])))
     return out
 
