@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_eye import wire
+from eagle_eye.errors import TemporaryError
 from eagle_eye.ports import free_port
 from eagle_eye.rpc.control_messages import Body, Command, Peer
 from eagle_eye.rpc.control_server import ControlServer
@@ -72,6 +73,7 @@ for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
 '''
 
 DEADLINE_S = 150.0
+SESSIONS = 5
 
 
 def wait_until(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
@@ -233,9 +235,16 @@ class FakeLeader:
         return {"granted": self.grants and not any(node in self.peers for node in body["missing"]), "reason": "as told"}
 
     def command(self, action: str, arguments: Body, *, epoch: int, step: str) -> Body:
-        peer = self.peers[self.known["node"]]
-        order = Command(action=action, job=peer.job, leader_term=1, epoch=epoch, plan="p1", step=step, arguments=arguments)
-        return self._call(self._server.command(peer, order, 10.0))
+        """A session that breaks on a busy machine comes back, and a command that was done is not done again."""
+        for left in reversed(range(SESSIONS)):
+            peer = wait_until("a session with the coordinator", lambda: self.peers.get(self.known["node"]))
+            order = Command(action=action, job=peer.job, leader_term=1, epoch=epoch, plan="p1", step=step, arguments=arguments)
+            try:
+                return self._call(self._server.command(peer, order, 10.0))
+            except TemporaryError:
+                if not left:
+                    raise
+        raise AssertionError
 
     async def _end(self) -> None:
         """Nothing of it may be left to the garbage collector: that would speak up in whichever test runs then."""
