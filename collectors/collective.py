@@ -17,9 +17,9 @@ from eagle_eye.parallel_ranks import ROLES, WORKER_GROUPS, GroupRole, parallel_r
 from eagle_eye.training import group_progress
 from eagle_eye.types import Event, Kind, Reading
 
-from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, may_name, trusted
+from .agent.job_directory import JobDirectory, LocalJob, LocalWorker
 from .agent.unsigned_event import unsigned_event
-from .worker.process_groups import BackendProgress, GroupRecord, read_groups
+from .worker.process_groups import BackendProgress, GroupRecord, groups_of_worker
 
 log = logging.getLogger(__name__)
 
@@ -75,20 +75,16 @@ class CollectiveCollector:
 
     def _record(self, job: LocalJob, worker: LocalWorker, monotonic: float) -> GroupRecord | None:
         """None where there is nothing new; what cannot be read is logged once."""
-        if not worker.socket or not may_name(job.user, worker.socket):
-            return None
         path = group_progress.path_beside(worker.socket)
         try:
-            found = read_groups(Path(path))
+            found = groups_of_worker(job, worker)
         except (OSError, ValueError) as error:
             if path not in self._unreadable:
                 self._unreadable.add(path)
                 log.warning("%s: the process groups of %s cannot be read: %s", path, worker.worker, error)
             return None
         self._unreadable.discard(path)
-        if found is None or not (trusted(job.user) or found[1] == job.user):
-            return None
-        return found[0] if monotonic - found[0].monotonic_ns / 1e9 <= OLD_S else None
+        return found if found is not None and monotonic - found.monotonic_ns / 1e9 <= OLD_S else None
 
     def _facts(self, job: LocalJob, worker: LocalWorker, record: GroupRecord, wall: float, monotonic: float) -> Iterator[Event]:
         """Told when they are first seen, when they change, and again from time to time."""

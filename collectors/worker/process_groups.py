@@ -5,8 +5,10 @@ from typing import Annotated
 
 import msgspec
 
+from collectors.agent.job_directory import LocalJob, LocalWorker, may_name, trusted
 from eagle_eye.parallel_ranks import GroupPlace
 from eagle_eye.regular_file import read_owned
+from eagle_eye.training.group_progress import path_beside
 
 LARGEST = 1 << 20
 """Bytes; a group takes 200."""
@@ -62,3 +64,11 @@ def read_groups(path: Path) -> tuple[GroupRecord, int] | None:
     if record.version != 1:
         raise ValueError(f"version {record.version} is not known: use the same eagle-eye in the trainer and on the node")
     return record, owner
+
+
+def groups_of_worker(job: LocalJob, worker: LocalWorker) -> GroupRecord | None:
+    """What a worker has written, however old; None while there is nothing, or it is another user's. Raises ValueError and OSError, as `read_groups`."""
+    if not worker.socket or not may_name(job.user, worker.socket):
+        return None
+    found = read_groups(Path(path_beside(worker.socket)))
+    return found[0] if found is not None and (trusted(job.user) or found[1] == job.user) else None

@@ -1,0 +1,1 @@
+"""What NCCL tells of itself: its RAS subsystem's answers."""
