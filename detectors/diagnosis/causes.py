@@ -76,6 +76,7 @@ STALLS = (
     Consequence("job.throughput_lost"),
     Consequence("communication.slow"),
     Consequence("input.slow"),
+    Consequence("nccl.outlier_ranks"),
 )
 SLOWNESS = (
     Consequence("job.throughput_lost"),
@@ -300,7 +301,7 @@ CAUSES = (
         "pause",
         "job.paused",
         Severity.INFO,
-        follows=(Consequence("job.slow"), Consequence("job.very_slow")),
+        follows=(Consequence("job.slow"), Consequence("job.very_slow"), Consequence("nccl.outlier_ranks")),
         accuses=False,
         rivals=(("a hang", "what the worker does that the others wait for: the evidence says what was seen of its process"),),
     ),
@@ -356,6 +357,7 @@ CAUSES = (
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
     Cause("kernel error", "kernel.error", Severity.INFO, accuses=False, together_s=10.0),
+    Cause("nccl outlier ranks", "nccl.outlier_ranks", Severity.INFO, accuses=False, together_s=30.0, rivals=(("ranks that wait in another communicator", "their stacks and flight recorders"),)),
     Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
     Cause("site alert", "site.alert", Severity.INFO, accuses=False),

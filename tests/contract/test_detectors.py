@@ -136,6 +136,12 @@ def deaths(draft: Draft) -> None:
         draft.tell("epoch.started", job, epoch="2", reason="death", cause="", restarts="1")
 
 
+def lagging_rank(draft: Draft) -> None:
+    if draft.tick == 46:
+        job = Entity(kind=Kind.JOB, name=draft.layout.job)
+        draft.tell("nccl.outlier_ranks", job, communicator="0x9e", size="8", numbered_by="job", lagging="3", lagging_count="1", operation="AllReduce", newest="7", epoch="1")
+
+
 def bad_loss(draft: Draft) -> None:
     if 50 <= draft.tick < 54:
         for step in draft.steps:
@@ -161,6 +167,7 @@ def everything_goes_wrong() -> Iterator[Frame]:
 def _everything_goes_wrong() -> tuple[Frame, ...]:
     faults: list[Fault] = [
         deaths,
+        lagging_rank,
         bad_loss,
         SlowWorker(3, 4.0, 20, 38),
         FrozenWorker(0, 60, state="T"),

@@ -15,6 +15,7 @@ from detectors.kernel_errors import KernelErrors
 from detectors.liveness import Liveness
 from detectors.log_errors import LogErrors
 from detectors.loss import Loss
+from detectors.nccl_ranks import NcclRanks
 from detectors.runtime.detector_set import DetectorSet
 from detectors.stall import Stall
 from detectors.straggler import Straggler
@@ -33,7 +34,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

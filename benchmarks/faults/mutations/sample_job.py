@@ -53,6 +53,8 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "kernel.notice": (Kind.NODE, {"component": "network", "code": "link_up", "level": "notice", "device": "eth0"}),
     "log.error": (Kind.WORKER, {"component": "cuda", "code": "error", "rank": "0", "epoch": "1", "log": "/x/0.log", "advice": "look"}),
     "log.notice": (Kind.WORKER, {"component": "python", "code": "traceback", "traceback": "a\nb\nValueError: x", "rank": "0", "epoch": "1"}),
+    "nccl.outlier_ranks": (Kind.JOB, {"communicator": "0x9e", "size": "4", "numbered_by": "job", "unresponsive": "", "dead": "", "not_members": "", "failed": "", "lagging": "2", "lagging_count": "1", "operation": "AllReduce", "newest": "7", "epoch": "1"}),
+    "nccl.ranks_agree": (Kind.JOB, {"communicator": "0x9e", "epoch": "1"}),
     "agent.budget": (Kind.NODE, {"collector": "gpu", "pace": "2"}),
     "collector.failing": (Kind.NODE, {"collector": "gpu", "reason": "NVML"}),
     "collector.recovered": (Kind.NODE, {"collector": "gpu"}),
