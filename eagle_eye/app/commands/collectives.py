@@ -1,6 +1,6 @@
-"""`eagle-eye collectives`: who did not come to a collective, from dumps of torch's flight recorder."""
+"""`eagle-eye collectives`: who did not come to a collective, from dumps of torch's flight recorder; how long they took, from logs of NCCL Inspector."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Console
 
 from eagle_eye.activity.flight_dump import FlightDump, read_dump
+from eagle_eye.activity.inspector_log import InspectorSummary, OperationSummary, is_inspector_log
 from eagle_eye.activity.missing_ranks import MissingRanks, Wait, missing_ranks
 from eagle_eye.app import options
 from eagle_eye.app.printing import TableColumn, print_json, print_table, print_text
@@ -15,9 +16,11 @@ from eagle_eye.errors import WireError
 
 MOST_RANKS = 8
 """Ranks that a line names one by one."""
+MOST_OPERATIONS = 40
+"""Rows of the table; --json has all."""
 
 
-@click.command(short_help="name the ranks that did not come to a collective, from dumps of torch's flight recorder")
+@click.command(short_help="name the ranks that did not come to a collective, from dumps of torch's flight recorder; durations from NCCL Inspector")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @options.as_json
 @options.wide
@@ -25,33 +28,48 @@ def command(paths: tuple[Path, ...], json_lines: bool, wide: bool) -> None:
     """Read the dumps of a job's ranks (files, or folders of them) and say which ranks the others wait for.
 
     torch writes a dump at a time-out where TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_DUMP_TEMP_FILE=PREFIX are set: PREFIX0, PREFIX1, ... on the
-    nodes of the ranks. Collect them in one folder first. Nothing in a dump is executed. Exits with 1 where nobody is found.
+    nodes of the ranks. Collect them in one folder first. Nothing in a dump is executed. Exits with 1 where there are dumps and nobody is found.
+
+    Logs of NCCL Inspector (NCCL 2.28 and later, HOST-pidPID.log) in the folder are added up: bytes, duration and bus bandwidth of each operation of each
+    communicator, and the rank that the others wait for.
 
     \b
     Examples:
       eagle-eye collectives dumps/
       eagle-eye collectives trace_0 trace_1 --json
     """
-    dumps = list(_dumps(paths))
-    if not dumps:
-        raise click.ClickException("no dump of a flight recorder was found: name the files, or the folder that they are in")
+    dumps, measured = _read(paths)
+    operations = list(measured.operations())
+    if not dumps and not operations:
+        raise click.ClickException("no dump of a flight recorder and no log of NCCL Inspector was found: name the files, or the folder that they are in")
     found = missing_ranks(dumps)
     if json_lines:
-        print_json(msgspec.to_builtins(found))
+        print_json({**msgspec.to_builtins(found), "operations": msgspec.to_builtins(operations)})
     else:
-        _show(found, dumps, wide=wide)
-    if not found.ranks:
+        if dumps:
+            _show(found, dumps, wide=wide)
+        if operations:
+            _show_operations(operations, wide=wide)
+    if measured.unreadable:
+        click.echo(f"left out: {measured.unreadable} of {measured.lines} lines of NCCL Inspector: torn, or of another version", err=True)
+    if dumps and not found.ranks:
         raise SystemExit(1)
 
 
-def _dumps(paths: Sequence[Path]) -> Iterator[FlightDump]:
+def _read(paths: Sequence[Path]) -> tuple[list[FlightDump], InspectorSummary]:
     """What cannot be read is named, and the others count all the same."""
+    dumps: list[FlightDump] = []
+    measured = InspectorSummary()
     for path in paths:
         for file in sorted(path.iterdir()) if path.is_dir() else (path,):
             try:
-                yield read_dump(file)
+                if is_inspector_log(file):
+                    measured.read(file)
+                else:
+                    dumps.append(read_dump(file))
             except WireError as error:
                 click.echo(f"left out: {error}", err=True)
+    return dumps, measured
 
 
 def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> None:
@@ -65,6 +83,24 @@ def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> No
         )  # fmt: skip
         print_table(console, columns, (_row(wait) for wait in found.waits), wide=wide)
     print_text(console, f"{len(dumps)} dumps, {sum(len(dump.collectives) for dump in dumps)} collectives.")
+
+
+def _show_operations(operations: Sequence[OperationSummary], *, wide: bool) -> None:
+    console = Console()
+    columns = (
+        TableColumn("operation", prose=True), TableColumn("group", drop=1, prose=True), TableColumn("files"), TableColumn("times"), TableColumn("MB"), TableColumn("ms"),
+        TableColumn("bus GB/s"), TableColumn("waits for", prose=True),
+    )  # fmt: skip
+    print_table(console, columns, (_measured_row(each) for each in operations[:MOST_OPERATIONS]), wide=wide)
+    if len(operations) > MOST_OPERATIONS:
+        print_text(console, f"{len(operations) - MOST_OPERATIONS} further operations took less time.")
+
+
+def _measured_row(each: OperationSummary) -> tuple[str, ...]:
+    last = f"rank {each.last_rank}: {1e3 * (each.last_rank_s or 0.0):.3g} ms" if each.last_rank is not None else ""
+    bus = f"{each.bus_bytes_per_s / 1e9:.4g}" if each.bus_bytes_per_s is not None else ""
+    files = f"{len(each.ranks)}/{each.size}" if each.size else str(len(each.ranks))
+    return each.operation, f"{each.group} {each.communicator}".strip(), files, str(each.count), f"{each.mean_bytes / 1e6:.4g}", f"{1e3 * each.mean_s:.4g}", bus, last
 
 
 def _verdict(found: MissingRanks) -> str:
