@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.log import job_messages
@@ -23,6 +23,10 @@ FAULTS = [
     ),
     ("gpu-7:401:8846 [2] transport/net_ib.cc:1024 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12", ("nccl", "transport", "")),
     ("3: gpu-7:401:8846 [2] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.2 failed : Connection refused", ("nccl", "transport", "3")),
+    ("gpu-7:401:8846 [2] net_ib/common.cc:179 NCCL WARN NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)", ("nccl", "transport", "")),
+    ("gpu-7:401:8846 [2] net_ib/common.cc:160 NCCL WARN NET/IB : mlx5_0:1 async fatal event: local catastrophic error", ("nccl", "transport", "")),
+    ("gpu-7:401:8846 [2] net_ib/p2p.cc:80 NCCL WARN NET/IB: Got CQE with error (devIndex=0, req=0x7f, comm=0x7e (Send), wr_id=7, qp_num=9)", ("nccl", "transport", "")),
+    ("gpu-7:401:8846 [2] init.cc:900 NCCL WARN Mismatched NCCL version detected : rank 0 version 22809 rank 9 version 22703", ("nccl", "version_mismatch", "")),
     ("gpu-7:401:8846 [2] init.cc:12 NCCL WARN Cuda failure 'out of memory'", ("nccl", "cuda_failure", "")),
     ("Fatal Python error: Segmentation fault", ("python", "fatal_error", "")),
     ("/bin/sh: line 1: 4711 Segmentation fault      (core dumped) python train.py", ("python", "segmentation_fault", "")),
@@ -63,6 +67,8 @@ def test_twin_a_line_of_a_healthy_job_says_nothing(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "gpu-7:401:8846 [2] net_ib/common.cc:179 NCCL WARN NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)",
+        "gpu-7:401:8846 [2] net_ib.cc:90 NCCL WARN NET/IB : mlx5_0:1 Got async event : client reregistration",
         "mi300x-01:401:8846 [2] /src/rccl/init.cc:12 NCCL WARN Cannot enable MSCCL++ on this machine",
         "[1759897476.65] [n6:333972:f] vfs_fuse.c:440  UCX  DIAG  failed to watch on '/run/ucx/vfs.sock': Input/output error, VFS will be disabled",
         "slurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***",
@@ -137,6 +143,7 @@ def test_of_a_flood_the_first_lines_are_read_and_the_others_counted(monkeypatch:
     assert output.unread_lines == 7
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=8), st.sampled_from([line for line, _ in FAULTS] + [TRACEBACK]), st.integers(0, 200))
 def test_nothing_that_a_job_prints_stops_it(pieces: list[bytes], line: str, cut: int) -> None:
     output = JobOutput(MESSAGES)
