@@ -4,10 +4,15 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import subprocess
+from collections.abc import Mapping
 from typing import NamedTuple
 
 log = logging.getLogger(__name__)
+
+REAP_S = 0.5
+"""A program that was killed is waited for so long; one that the kernel holds (state D) is left behind."""
 
 
 class ProgramAnswer(NamedTuple):
@@ -21,11 +26,13 @@ class ProgramAnswer(NamedTuple):
 class AskedProgram:
     """One program with its arguments."""
 
-    def __init__(self, command: tuple[str, ...], without: str, *, every_s: float, answer_s: float, largest: int) -> None:
-        """`command`: () asks nobody. `without`: what the log says where it cannot be started. `answer_s`: it is ended after so many seconds. `largest`: bytes that it may write."""
+    def __init__(
+        self, command: tuple[str, ...], without: str, *, every_s: float, answer_s: float, largest: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`command`: () asks nobody. `without`: what the log says where it cannot be started. `answer_s`: it is ended after so many seconds. `largest`: bytes that it may write. `environment`: the whole one; None: ours."""
         self.missing = False
         """It could not be started, as where it is not installed: it is not tried again."""
-        self._command, self._without, self._every_s, self._answer_s, self._largest = command, without, every_s, answer_s, largest
+        self._command, self._without, self._every_s, self._answer_s, self._largest, self._environment = command, without, every_s, answer_s, largest, environment
         self._asked = -math.inf if command else math.inf
         self._question: subprocess.Popen[bytes] | None = None
         self._output = bytearray()
@@ -38,10 +45,25 @@ class AskedProgram:
             self._ask(now)
         return None
 
+    def close(self) -> None:
+        """End the program, with all that it has started, if it has not answered yet."""
+        question, self._question = self._question, None
+        if question is None:
+            return
+        assert question.stdout is not None
+        if question.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(question.pid, signal.SIGKILL)  # a script's children would hold the pipe open
+        question.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            question.wait(REAP_S)
+
     def _ask(self, now: float) -> None:
         self._asked = now
         try:
-            question = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            question = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=self._environment
+            )
         except OSError as error:
             log.info("%s: %s", self._without, error)
             self._asked, self.missing = math.inf, True
@@ -61,9 +83,7 @@ class AskedProgram:
             problem = f"no answer within {self._answer_s:g} s"
         elif not over:
             return None
-        self._question = None
-        question.kill()
-        question.communicate()
+        self.close()
         if not problem and question.returncode:
             problem = f"it ended with {question.returncode}"
         return ProgramAnswer(bytes(self._output), problem)
