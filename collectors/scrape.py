@@ -73,7 +73,7 @@ class ScrapeCollector:
         """Which endpoints give nothing, and why."""
         if not self._endpoints:
             return NO_ENDPOINT
-        failing = [f"{each.endpoint.name}: {each.failing}" for each in self._endpoints if each.failing]
+        failing = [f"{each.endpoint.name}: {each.health.failing}" for each in self._endpoints if each.health.failing]
         others = f" ({len(self._endpoints) - len(failing)} of {len(self._endpoints)} are read)" if len(failing) < len(self._endpoints) else ""
         return ", ".join(failing) + others if failing else ""
 
@@ -85,7 +85,7 @@ class ScrapeCollector:
         found: list[Reading | Event] = []
         for each in sorted(self._endpoints, key=lambda each: each.asked):
             each.numbers = {}
-            if self.clock.monotonic() - began <= RUN_S and each.is_due(began):
+            if self.clock.monotonic() - began <= RUN_S and each.health.is_due(began):
                 found += self._scrape(each)
         cells: dict[Cell, float] = {}
         for each in reversed(self._endpoints):  # the first counts
@@ -102,12 +102,12 @@ class ScrapeCollector:
             if not page.values and not page.left_out:
                 raise PageError(f"none of its {len(body)} bytes is a series of the table")
         except PageError as error:
-            if each.failed(str(error), self.clock.monotonic()):
+            if each.health.failed(str(error), self.clock.monotonic()):
                 yield self._health("collector.failing", each, str(error))
             return
         finally:
             self.doing = ""
-        if each.worked():
+        if each.health.worked():
             yield self._health("collector.recovered", each, "it gives its page again")
         each.numbers, left_out = each.cells.update(page.values, self.clock.monotonic())
         yield from self._left_out(each, page.left_out + left_out)

@@ -1,4 +1,4 @@
-"""One page of an exporter over HTTP, with a limit for everything: bytes, time, no redirect, no compression.
+"""One page of an exporter, or of another service, over HTTP, with a limit for everything: bytes, time, no redirect, no compression.
 
 The time and the bytes are limited below `http.client`, at the socket: whatever an endpoint sends (headers without end, one byte a second, chunks), a page
 ends at its deadline. Only the look-up of a host's name is the resolver's own affair; an address needs none.
@@ -8,6 +8,8 @@ import http.client
 import io
 import socket
 import ssl
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,6 +23,14 @@ REQUEST_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "ide
 
 class PageError(Exception):
     """An endpoint gave no page; the message says why, and what to do where that is known."""
+
+
+class StatusError(PageError):
+    """It answered with another HTTP status than 200."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"it answers with HTTP status {status}")
+        self.status = status
 
 
 class _PageTooLong(OSError):
@@ -99,14 +109,17 @@ def _left(deadline: float, clock: Clock) -> float:
     return left
 
 
-def fetch_page(endpoint: ExporterAddress, seconds: float, clock: Clock) -> bytes:
-    """The body of the page. Raises PageError, at the latest after `seconds` (and what the look-up of a name takes)."""
+def fetch_page(endpoint: ExporterAddress, seconds: float, clock: Clock, *, headers: Mapping[str, str] = MappingProxyType({}), tls: ssl.SSLContext | None = None) -> bytes:
+    """The body of the page. Raises PageError, at the latest after `seconds` (and what the look-up of a name takes).
+
+    `headers`: beside the usual ones. `tls`: whom https trusts; None: the system's authorities.
+    """
     deadline = clock.monotonic() + seconds
     try:
-        with _connected(endpoint, deadline, clock) as connected:
+        with _connected(endpoint, deadline, clock, tls) as connected:
             connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
             connection.sock = _BoundedSocket(connected, deadline, clock)  # it has what is used of one
-            connection.request("GET", endpoint.path, headers=REQUEST_HEADERS)
+            connection.request("GET", endpoint.path, headers={**REQUEST_HEADERS, **headers})
             with connection.getresponse() as response:
                 _check(response)
                 return response.read()
@@ -119,16 +132,16 @@ def fetch_page(endpoint: ExporterAddress, seconds: float, clock: Clock) -> bytes
     except (http.client.HTTPException, ValueError) as error:
         raise PageError(f"its answer is no HTTP: {type(error).__name__}") from None
     except OSError as error:
-        raise PageError(f"it cannot be reached: {error.strerror or error}; check that the exporter runs and listens there") from None
+        raise PageError(f"it cannot be reached: {error.strerror or error}; check that it runs and listens there") from None
 
 
-def _connected(endpoint: ExporterAddress, deadline: float, clock: Clock) -> socket.socket:
+def _connected(endpoint: ExporterAddress, deadline: float, clock: Clock, tls: ssl.SSLContext | None) -> socket.socket:
     """Raises OSError."""
     connected = socket.create_connection((endpoint.host, endpoint.port), _left(deadline, clock))
     try:
         if endpoint.secure:
             connected.settimeout(_left(deadline, clock))
-            connected = ssl.create_default_context().wrap_socket(connected, server_hostname=endpoint.host)
+            connected = (tls or ssl.create_default_context()).wrap_socket(connected, server_hostname=endpoint.host)
     except BaseException:
         connected.close()
         raise
@@ -140,7 +153,7 @@ def _check(response: http.client.HTTPResponse) -> None:
     if response.status in (301, 302, 303, 307, 308):
         raise PageError(f"it redirects to {response.getheader('Location', '')[:200]!r}; name that address, redirects are not followed")
     if response.status != 200:
-        raise PageError(f"it answers with HTTP status {response.status}")
+        raise StatusError(response.status)
     encoding = response.getheader("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise PageError(f"it sends {encoding[:40]!r} unasked: compressed pages are not read")

@@ -111,7 +111,7 @@ def test_fault_an_endpoint_that_never_answers_is_left_at_the_deadline(exporter: 
 
 def test_fault_nobody_listens(exporter: FakeExporter) -> None:
     exporter.close()
-    assert "Connection refused; check that the exporter runs" in refused(exporter)
+    assert "Connection refused; check that it runs" in refused(exporter)
 
 
 def test_fault_https_of_a_server_without_it(exporter: FakeExporter) -> None:
