@@ -37,6 +37,11 @@ class AskedProgram:
         self._question: subprocess.Popen[bytes] | None = None
         self._output = bytearray()
 
+    @property
+    def waits(self) -> bool:
+        """It was asked and has not answered yet."""
+        return self._question is not None
+
     def look(self, now: float) -> ProgramAnswer | None:
         """Its answer, once; None while there is none. Never waits. `now`: monotonic time."""
         if self._question is not None:

@@ -49,7 +49,7 @@ def _checked(pool: ThreadPoolExecutor, collector: CollectorThread, first: "Futur
     limit = collector.schedule.timeout_s
     try:
         found = first.result(limit)
-        if found:
+        if found or getattr(collector.collector, "waits", False):
             clock.sleep(BETWEEN_S)
             found = _started(pool, collector).result(limit)
     except Late:

@@ -86,7 +86,7 @@ def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_the_rooms_own_collectors_are_found() -> None:
-    assert {"collective", "fabric", "gpu", "host", "job_log", "kernel_log", "nccl_inspector", "nccl_ras", "node_topology", "process", "scrape", "storage", "training"} <= set(COLLECTORS)
+    assert {"collective", "fabric", "gpu", "host", "job_log", "kernel_log", "nccl_inspector", "nccl_ras", "node_topology", "process", "scheduler", "scrape", "storage", "training"} <= set(COLLECTORS)
 
 
 def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:

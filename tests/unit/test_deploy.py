@@ -48,3 +48,14 @@ def test_both_give_it_the_same_rights_and_no_more() -> None:
 def test_the_agent_is_never_throttled_when_a_hang_is_to_be_found() -> None:
     assert "cpu" not in CONTAINER["resources"]["limits"]
     assert "CPUQuota" not in UNIT
+
+
+def test_the_agent_may_read_its_node_and_pods_and_nothing_else_and_has_a_token_for_it() -> None:
+    rules = {(resource, verb) for rule in MANIFESTS["ClusterRole"]["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert rules == {("nodes", "get"), ("pods", "list")}
+    pod = MANIFESTS["DaemonSet"]["spec"]["template"]["spec"]
+    account = MANIFESTS["ServiceAccount"]["metadata"]
+    assert pod["serviceAccountName"] == account["name"]
+    assert pod.get("automountServiceAccountToken", True)
+    assert MANIFESTS["ClusterRoleBinding"]["subjects"] == [{"kind": "ServiceAccount", **account}]
+    assert MANIFESTS["ClusterRoleBinding"]["roleRef"]["name"] == MANIFESTS["ClusterRole"]["metadata"]["name"]

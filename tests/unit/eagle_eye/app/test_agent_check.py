@@ -40,6 +40,18 @@ class Failing:
 
 
 @dataclass
+class Asking:
+    """It asks a program in one look, and takes the answer in the next."""
+
+    knows: str = ""
+    waits: bool = False
+
+    def collect(self) -> list[Reading]:
+        self.knows, self.waits = ("slurm: drain", False) if self.waits else ("", True)
+        return []
+
+
+@dataclass
 class Hanging:
     timeout_s: ClassVar[float] = 0.05
 
@@ -71,6 +83,11 @@ def test_what_works_is_told_with_what_has_no_value(tmp_path: Path) -> None:
 def test_what_is_missing_is_told_with_its_remedy(tmp_path: Path) -> None:
     check = checked(tmp_path, Missing)
     assert (check.state, check.reads, check.remedy) == ("unavailable", "this node has no such card", "put one in")
+
+
+def test_a_program_that_was_asked_may_answer_before_the_collector_is_judged(tmp_path: Path) -> None:
+    check = checked(tmp_path, Asking)
+    assert (check.state, check.reads) == ("reads", "slurm: drain")
 
 
 def test_what_fails_or_hangs_is_told_and_stops_nobody(tmp_path: Path) -> None:
