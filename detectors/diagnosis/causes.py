@@ -24,6 +24,7 @@ class Selection(Enum):
 
     ANY = "all"
     VICTIM = "what also a healthy worker shows when a peer dies: a symptom, or an end after the cause's"
+    ENDED = "the same, and ends by a signal from outside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Cause:
     """A consequence begins at most so long after its cause; as long as it lasts, if nothing is said."""
     rivals: tuple[tuple[str, str], ...] = ()
     """(another cause that looks like it, what would tell them apart)"""
+    outlasting: bool = False
+    """What it explains stays explained when it is over, also what accuses somebody."""
     severe_xid: Severity | None = None
     """Only Xids of this severity."""
 
@@ -105,14 +108,43 @@ OWN_END = (Consequence("worker.exited", Scope.WORKER),)
 SAME_NODE = (Consequence("*", Scope.NODE),)
 SAME_GPU = (Consequence("gpu.xid", Scope.GPU, early_s=5.0),)
 """What a program did to its GPU; the Xids of broken hardware are stronger than any exception."""
+PREEMPTED_EARLY_S, PREEMPTED_LATE_S = 30.0, 120.0
+"""What a preemption ends is found sooner or later than its first sign: a session by its lease, a node by its silence, all nodes of a job one after the other."""
 LONG_LIVED_S = 10.0
 """A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
+
+def _of_a_preemption(where: Scope) -> tuple[Consequence, ...]:
+    """What ends with a node, or with a job, that its scheduler takes away. A GPU that breaks meanwhile is none of it."""
+    return (
+        Consequence("scheduler.preemption", where, early_s=float("inf")),
+        Consequence("node.lost", where),
+        Consequence("launcher.lost", where),
+        Consequence("worker.exited", where, Selection.ENDED),
+        Consequence("worker.ended_early", where),
+        Consequence("log.error", where),
+        Consequence("collector.failing", where),
+        *VICTIMS,
+    )
+
 
 _HARDWARE = (("a fault of the program", "the same worker fails again on another GPU"),)
 _STORAGE = (("a full quota of one user or folder", "free bytes and quota of the path in the message, on that node"),)
 _PROGRAM = (("a broken GPU", "it comes back on this worker alone; Xid and ECC counters of its GPU"),)
 
 CAUSES = (
+    *(
+        Cause(
+            "preempted", kind, Severity.SEV3,
+            follows=_of_a_preemption(where),
+            accuses=False,
+            together_s=60.0,
+            early_s=PREEMPTED_EARLY_S,
+            late_s=PREEMPTED_LATE_S,
+            outlasting=True,
+            rivals=(("a fault of the node at the same time", "its own log once it is back"),),
+        )
+        for kind, where in (("node.preempted", Scope.NODE), ("job.preempted", Scope.ANYWHERE))
+    ),
     Cause(
         "node lost",
         "node.lost",
@@ -361,6 +393,8 @@ CAUSES = (
     Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
     Cause("site alert", "site.alert", Severity.INFO, accuses=False),
+    Cause("preemption notice", "scheduler.preemption", Severity.INFO, accuses=False, together_s=60.0),
+    Cause("node state", "scheduler.node_state", Severity.INFO, accuses=False, together_s=10.0),
     Cause("link down", "link.down", Severity.INFO, accuses=False, together_s=10.0, rivals=(("a switch that is down", "whether links of other nodes went down with it"),)),
     Cause("link degraded", "link.degraded", Severity.INFO, accuses=False, together_s=10.0),
     Cause("link errors", "link.errors", Severity.INFO, accuses=False, together_s=30.0),

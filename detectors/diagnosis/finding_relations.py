@@ -96,6 +96,8 @@ def _matches(follows: Consequence, cause: Finding, other: Finding, topology: Top
             return False
     if follows.where is Scope.GPU and not _shares_gpu(cause, other, topology):
         return False
+    if follows.what is Selection.ENDED and status_of(other) == "killed":
+        return True
     return follows.what is Selection.ANY or _is_victim(cause, other)
 
 

@@ -54,8 +54,8 @@ def _strongest(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
 
 
 def _left_over(part: Finding, root: Finding, topology: Topology) -> bool:
-    """Nobody is accused by it, and what it followed from is withdrawn."""
-    if cause_of(root)[1].accuses:
+    """Nobody is accused by it, or not for its own sake, and what it followed from is withdrawn."""
+    if cause_of(root)[1].accuses and not cause_of(part)[1].outlasting:
         return False
     return not part.active and strength(part) < strength(root) and explains(part, root, topology)
 

@@ -76,6 +76,8 @@ STORAGE = Escalation(self_healed=True, stops_job=True, remedy="make room there, 
 """Full, read-only or gone: the operator has to make room, and no node is to blame."""
 UNSAVED = Escalation(remedy="make room there, or mend the path; the job trains on, and its worker tries the save again by itself")
 """The same, where only a save of ours failed: training is not touched."""
+PREEMPTED = Escalation(self_healed=True, stops_job=True, remedy="start the job again, or its nodes, where the scheduler gives it some; no node is to blame")
+"""By the scheduler: the job goes on without the node where it may, and nothing is commanded, for what is restarted there ends again."""
 LOST = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
 """The job goes on without the node, and takes it back when it returns; where it may not do so by itself it is commanded to."""
 BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, lasting=True)
@@ -107,6 +109,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "cuda error": DEATH,
     "illegal memory access": DEATH,
     "out of memory": PROGRAM,
+    "preempted": PREEMPTED,
     "launcher lost": LOST,
     "node lost": LOST,
     "gpu fault": BROKEN,

@@ -142,6 +142,12 @@ def lagging_rank(draft: Draft) -> None:
         draft.tell("nccl.outlier_ranks", job, communicator="0x9e", size="8", numbered_by="job", lagging="3", lagging_count="1", operation="AllReduce", newest="7", epoch="1")
 
 
+def drained(draft: Draft) -> None:
+    node = Entity(kind=Kind.NODE, name=draft.layout.nodes[-1])
+    if draft.tick == 36:
+        draft.tell("scheduler.node_state", node, scheduler="slurm", states="drain", reason="fan broken")
+
+
 def bad_loss(draft: Draft) -> None:
     if 50 <= draft.tick < 54:
         for step in draft.steps:
@@ -168,6 +174,7 @@ def _everything_goes_wrong() -> tuple[Frame, ...]:
     faults: list[Fault] = [
         deaths,
         lagging_rank,
+        drained,
         bad_loss,
         SlowWorker(3, 4.0, 20, 38),
         FrozenWorker(0, 60, state="T"),
