@@ -12,13 +12,13 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
+from remediation.launcher.coordinator.rendezvous_store import POLL_S
 
 from .control_network import Client, Network
 from .coordinator_election import CoordinatorElection
 from .event_log import EventLog
 from .launcher_settings import LauncherSettings
 from .loss_witness import LossWitness, Proof
-from .rendezvous_store import POLL_S
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ import msgspec
 
 from eagle_eye.training import atomic_file
 from eagle_eye.training.ring_buffer import start_time_of
-
-from .worker_process import Worker
+from remediation.launcher.worker.worker_process import Worker
 
 VERSION = 1
 

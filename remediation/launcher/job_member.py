@@ -18,22 +18,28 @@ from eagle_eye.redaction import last_lines, redact
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
 from eagle_eye.types import Layout, digest_of
+from remediation.launcher.coordinator.failure_signature import (
+    FROM_OUTSIDE,
+    missed_a_peer,
+    other_cause,
+    signal_name,
+    signature_of,
+)
+from remediation.launcher.coordinator.quorum import electorate_of
+from remediation.launcher.worker.death_watch import process_stat
+from remediation.launcher.worker.elastic_node import ElasticNode
+from remediation.launcher.worker.memory_cgroup import OomKill
+from remediation.launcher.worker.worker_dump import dump_workers
+from remediation.launcher.worker.worker_environment import StoreAddress
+from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.workers import Workers
+from remediation.launcher.worker.zygote_client import kill_group
 
-from .death_watch import process_stat
-from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import FROM_OUTSIDE, missed_a_peer, other_cause, signal_name, signature_of
 from .job_declaration import DEATH
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
-from .memory_cgroup import OomKill
-from .quorum import electorate_of
 from .vote_log import VoteLog, check_vote, vote
-from .worker_dump import dump_workers
-from .worker_environment import StoreAddress
-from .worker_process import Worker
-from .workers import Workers
-from .zygote_client import kill_group
 
 log = logging.getLogger(__name__)
 

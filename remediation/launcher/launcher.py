@@ -21,14 +21,19 @@ from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
+from remediation.launcher.worker.console import Console
+from remediation.launcher.worker.elastic_node import ElasticNode
+from remediation.launcher.worker.inbox import Inbox
+from remediation.launcher.worker.worker_environment import StoreAddress
+from remediation.launcher.worker.worker_gpus import find_gpus, pynvml
+from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.workers import Workers
+from remediation.launcher.worker.zygote_client import ZygoteLink
 
-from .console import Console
 from .control_network import ControlNetwork
 from .cordon_check import check_cordon
-from .elastic_node import ElasticNode
 from .event_log import EventLog, Write
-from .heal_budget import HealBudget, parse_heal
-from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_settings import LauncherSettings
@@ -37,11 +42,6 @@ from .participation import Participation
 from .retransmission import host_of
 from .training_command import parse_training_command
 from .vote_log import VoteLog
-from .worker_environment import StoreAddress
-from .worker_gpus import find_gpus, pynvml
-from .worker_process import Worker
-from .workers import Workers
-from .zygote_client import ZygoteLink
 
 log = logging.getLogger(__name__)
 

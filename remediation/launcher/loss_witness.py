@@ -14,9 +14,9 @@ from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
+from remediation.launcher.worker.workers import Workers
 
 from .retransmission import Refused, Unacknowledged, host_of, refused, unacknowledged
-from .workers import Workers
 
 RETURN_S = 0.5
 """A session that broke is given so long to come back, whatever the workers do."""

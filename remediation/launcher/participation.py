@@ -12,15 +12,15 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 from eagle_eye.types import Layout
+from remediation.launcher.coordinator.coordinator import Coordinator, JobDeclaration
+from remediation.launcher.coordinator.effect_executor import EffectExecutor, MakeStore, RollBack
+from remediation.launcher.coordinator.elastic_effect_executor import ELASTIC_REPORTS
+from remediation.launcher.coordinator.heal_budget import HealBudget
 
 from .control_network import Client, Network
-from .coordinator import Coordinator, JobDeclaration
 from .coordinator_election import CoordinatorElection
-from .effect_executor import EffectExecutor, MakeStore, RollBack
-from .elastic_effect_executor import ELASTIC_REPORTS
 from .event_log import EventLog
 from .follower import ASK_LEADER_S, Follower, FollowingMember, join_request
-from .heal_budget import HealBudget
 from .job_member import refuse_other_job
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView

@@ -12,8 +12,7 @@ from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.command_fence import write_whole
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Layout
-
-from .quorum import Electorate, electorate_of
+from remediation.launcher.coordinator.quorum import Electorate, electorate_of
 
 log = logging.getLogger(__name__)
 

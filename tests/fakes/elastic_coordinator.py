@@ -2,12 +2,12 @@
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout, WorkerStateReport
-from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration
-from remediation.launcher.coordinator_effects import Prepare, RegroupWorkers
-from remediation.launcher.coordinator_facts import WorkerDied
-from remediation.launcher.heal_budget import HealBudget, parse_heal
-from remediation.launcher.membership import Member
-from remediation.launcher.worker_registry import JoinRequest
+from remediation.launcher.coordinator.coordinator import Coordinator, Effects, JobDeclaration
+from remediation.launcher.coordinator.coordinator_effects import Prepare, RegroupWorkers
+from remediation.launcher.coordinator.coordinator_facts import WorkerDied
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
+from remediation.launcher.coordinator.membership import Member
+from remediation.launcher.coordinator.worker_registry import JoinRequest
 
 MICRO_BATCHES = 8
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagle_eye.clock import FakeClock
-from remediation.launcher.memory_cgroup import OomKill, OomWatch
+from remediation.launcher.worker.memory_cgroup import OomKill, OomWatch
 
 PID = 4711
 GB = 1 << 30

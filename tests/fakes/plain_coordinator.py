@@ -2,9 +2,9 @@
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout
-from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
-from remediation.launcher.heal_budget import HealBudget, parse_heal
-from remediation.launcher.membership import Member
+from remediation.launcher.coordinator.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
+from remediation.launcher.coordinator.membership import Member
 
 
 class Job:

@@ -7,10 +7,10 @@ from typing import Any
 from unittest import mock
 
 from eagle_eye.ledger import epoch_table
-from remediation.launcher import epoch_formation, launcher_handlers
+from remediation.launcher.coordinator import epoch_formation, launcher_handlers
+from remediation.launcher.coordinator.quorum import Electorate, Quorum, VoteCount
 from remediation.launcher.job_member import JobMember
 from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
-from remediation.launcher.quorum import Electorate, Quorum, VoteCount
 from remediation.launcher.vote_log import VoteLog
 
 Patch = Callable[[ExitStack], object]

@@ -11,15 +11,15 @@ from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Layout
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.event_log import EventLog
-from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.job_member import JobMember
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.loss_witness import LossWitness, WorkerMarks
 from remediation.launcher.participation import Participation
 from remediation.launcher.vote_log import VoteLog, VoteRecord
-from remediation.launcher.worker_environment import StoreAddress
-from remediation.launcher.worker_process import Worker
+from remediation.launcher.worker.worker_environment import StoreAddress
+from remediation.launcher.worker.worker_process import Worker
 
 from .network import Process, SimulatedNetwork
 from .virtual_time import VirtualTime

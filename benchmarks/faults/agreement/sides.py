@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import Any
 
 from eagle_eye.types import Layout
-from remediation.launcher.quorum import Electorate, VoteCount, electorate_of, weakest
+from remediation.launcher.coordinator.quorum import Electorate, VoteCount, electorate_of, weakest
 
 GRACE_S = 2.0
 """What was ordered before a side lost its majority is done by then, where nothing holds messages or processes up."""

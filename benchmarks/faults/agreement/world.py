@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from eagle_eye.types import Layout, RankPlacement, digest_of
-from remediation.launcher.worker_process import Worker
+from remediation.launcher.worker.worker_process import Worker
 
 from .network import Links, SimulatedServer
 from .node import SIGKILL, Disk, Node, SimulatedWorkers

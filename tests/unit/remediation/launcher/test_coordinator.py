@@ -5,8 +5,8 @@ import pytest
 from eagle_eye.errors import ConfigError
 from eagle_eye.types import Layout
 from fakes.plain_coordinator import Job, layout_of, only
-from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.coordinator_effects import (
+from remediation.launcher.coordinator.coordinator import JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
     AskGrant,
     CommandResult,
     EmitEvent,
@@ -16,9 +16,9 @@ from remediation.launcher.coordinator_effects import (
     ReportLayout,
     Start,
 )
-from remediation.launcher.heal_budget import HealRule, parse_heal
-from remediation.launcher.membership import precedes
-from remediation.launcher.quorum import electorate_of
+from remediation.launcher.coordinator.heal_budget import HealRule, parse_heal
+from remediation.launcher.coordinator.membership import precedes
+from remediation.launcher.coordinator.quorum import electorate_of
 
 
 @pytest.mark.parametrize(

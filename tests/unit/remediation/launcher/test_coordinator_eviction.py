@@ -1,8 +1,8 @@
 """A node is left out of an elastic job by command: its workers go at a boundary, the others live on, until it is released."""
 
 from fakes.elastic_coordinator import Job, only
-from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.coordinator_effects import (
+from remediation.launcher.coordinator.coordinator import JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
     CommandResult,
     DismissWorker,
     EmitEvent,
@@ -12,7 +12,7 @@ from remediation.launcher.coordinator_effects import (
     Prepare,
     RegroupWorkers,
 )
-from remediation.launcher.worker_registry import ATTEMPTS
+from remediation.launcher.coordinator.worker_registry import ATTEMPTS
 
 THEIRS = ("r/n1/0", "r/n1/1")
 OURS = ("r/n0/0", "r/n0/1")

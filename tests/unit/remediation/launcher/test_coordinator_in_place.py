@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from eagle_eye.types import Layout, WorkerStateReport
 from fakes.elastic_coordinator import Job, only
-from remediation.launcher.coordinator import Effects, JobPhase
-from remediation.launcher.coordinator_effects import (
+from remediation.launcher.coordinator.coordinator import Effects, JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
     AskGrant,
     CommandResult,
     DismissWorker,
@@ -20,9 +20,9 @@ from remediation.launcher.coordinator_effects import (
     RegroupWorkers,
     Start,
 )
-from remediation.launcher.coordinator_facts import WorkerDied
-from remediation.launcher.failure_signature import FailureSignature
-from remediation.launcher.worker_registry import ATTEMPTS
+from remediation.launcher.coordinator.coordinator_facts import WorkerDied
+from remediation.launcher.coordinator.failure_signature import FailureSignature
+from remediation.launcher.coordinator.worker_registry import ATTEMPTS
 
 
 def test_the_workers_of_a_new_job_meet_once_all_are_here() -> None:

@@ -5,11 +5,11 @@ import pytest
 
 from eagle_eye.types import RankPlacement
 from fakes.plain_coordinator import Job, layout_of, only
-from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
-from remediation.launcher.coordinator_facts import WorkerDied
-from remediation.launcher.failure_signature import FailureSignature
-from remediation.launcher.quorum import electorate_of
+from remediation.launcher.coordinator.coordinator import JobPhase
+from remediation.launcher.coordinator.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator.coordinator_facts import WorkerDied
+from remediation.launcher.coordinator.failure_signature import FailureSignature
+from remediation.launcher.coordinator.quorum import electorate_of
 
 RESET = WorkerDied(epoch=1, cause="e1", worker="r/n0/0", symptom=True)
 """It missed a peer."""

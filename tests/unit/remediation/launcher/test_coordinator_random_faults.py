@@ -5,8 +5,8 @@ import random
 import pytest
 
 from fakes.elastic_coordinator import Job
-from remediation.launcher.coordinator import Effects, JobPhase
-from remediation.launcher.coordinator_effects import (
+from remediation.launcher.coordinator.coordinator import Effects, JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
     AskGrant,
     DismissWorker,
     ExcludeWorker,

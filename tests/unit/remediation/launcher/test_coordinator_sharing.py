@@ -4,8 +4,14 @@ import pytest
 
 from eagle_eye.types import Mode, PrecomputedPlan
 from fakes.elastic_coordinator import Job, only
-from remediation.launcher.coordinator_effects import CommandResult, EmitEvent, ForkWorkers, Prepare, RegroupWorkers
-from remediation.launcher.worker_registry import ATTEMPTS
+from remediation.launcher.coordinator.coordinator_effects import (
+    CommandResult,
+    EmitEvent,
+    ForkWorkers,
+    Prepare,
+    RegroupWorkers,
+)
+from remediation.launcher.coordinator.worker_registry import ATTEMPTS
 
 
 def lost(**declaration: object) -> Job:

@@ -9,14 +9,21 @@ import pytest
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout, WorkerStateReport
-from remediation.launcher import coordinator_facts
-from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
-from remediation.launcher.coordinator_effects import AskGrant, End, HaltWorkers, Prepare, RegroupWorkers, Start
-from remediation.launcher.coordinator_state_machine import TRANSITIONS, Ignored, TableEntry, edges
-from remediation.launcher.failure_signature import FailureSignature
-from remediation.launcher.heal_budget import HealBudget, parse_heal
-from remediation.launcher.membership import Member
-from remediation.launcher.worker_registry import JoinRequest
+from remediation.launcher.coordinator import coordinator_facts
+from remediation.launcher.coordinator.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
+    AskGrant,
+    End,
+    HaltWorkers,
+    Prepare,
+    RegroupWorkers,
+    Start,
+)
+from remediation.launcher.coordinator.coordinator_state_machine import TRANSITIONS, Ignored, TableEntry, edges
+from remediation.launcher.coordinator.failure_signature import FailureSignature
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
+from remediation.launcher.coordinator.membership import Member
+from remediation.launcher.coordinator.worker_registry import JoinRequest
 
 DRAWING = Path(__file__).parents[4] / "docs" / "architecture.md"
 NODES, SLOTS = ("n0", "n1", "n2"), 2

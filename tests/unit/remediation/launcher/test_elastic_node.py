@@ -14,16 +14,16 @@ from eagle_eye.errors import LauncherLost
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.types import Layout, RankPlacement
-from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.follower import ReportQueue
 from remediation.launcher.job_file import JobFile
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
-from remediation.launcher.worker_environment import StoreAddress
-from remediation.launcher.worker_process import Worker
-from remediation.launcher.workers import Workers
+from remediation.launcher.worker.elastic_node import ElasticNode
+from remediation.launcher.worker.worker_environment import StoreAddress
+from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.workers import Workers
 
 NAME = "r/n0/0"
 

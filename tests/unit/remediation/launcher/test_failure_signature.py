@@ -4,7 +4,12 @@ import signal
 
 import pytest
 
-from remediation.launcher.failure_signature import FailureLog, FailureSignature, signature_of, signature_of_end
+from remediation.launcher.coordinator.failure_signature import (
+    FailureLog,
+    FailureSignature,
+    signature_of,
+    signature_of_end,
+)
 
 TRACEBACK = '''\
   File "/home/ada/train.py", line 40, in <module>

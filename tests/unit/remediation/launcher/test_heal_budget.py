@@ -4,8 +4,8 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout
 from fakes.elastic_coordinator import Job as ElasticJob
 from fakes.elastic_coordinator import only
-from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
-from remediation.launcher.coordinator_effects import (
+from remediation.launcher.coordinator.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
     CommandResult,
     EmitEvent,
     End,
@@ -14,10 +14,10 @@ from remediation.launcher.coordinator_effects import (
     RegroupWorkers,
     Start,
 )
-from remediation.launcher.coordinator_facts import WorkerDied
-from remediation.launcher.failure_signature import FailureSignature
-from remediation.launcher.heal_budget import HealBudget, parse_heal
-from remediation.launcher.membership import Member
+from remediation.launcher.coordinator.coordinator_facts import WorkerDied
+from remediation.launcher.coordinator.failure_signature import FailureSignature
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
+from remediation.launcher.coordinator.membership import Member
 
 DAY_S = 86_400.0
 RESET = "connection refused or reset"

@@ -16,15 +16,15 @@ from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Event, Layout, RankPlacement
 from fakes.memory_cgroup_files import Kernel
 from remediation.launcher import job_member
-from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
 from remediation.launcher.job_member import JobMember, explanation
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
-from remediation.launcher.worker_process import Worker
-from remediation.launcher.workers import Workers
+from remediation.launcher.worker.elastic_node import ElasticNode
+from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.workers import Workers
 
 PID = 1 << 22
 """Above the kernel's highest."""
@@ -382,7 +382,7 @@ def test_a_launcher_votes_once_the_coordinator_knows_what_its_workers_had_died_o
 def test_processes_that_the_kernel_holds_are_looked_for_again_and_the_launcher_joins_once_they_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker in an uninterruptible sleep, on a disk that does not answer: SIGKILL waits with it."""
     monkeypatch.setattr(job_member, "RELEASE_S", 0.01)
-    monkeypatch.setattr("remediation.launcher.workers.GONE_S", 0.01)
+    monkeypatch.setattr("remediation.launcher.worker.workers.GONE_S", 0.01)
 
     async def play() -> None:
         member, released = Member(tmp_path), asyncio.Event()

@@ -16,16 +16,16 @@ from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.__main__ import read_settings, settings_json
-from remediation.launcher.death_watch import DeathWatch, parse_stat, process_stat
-from remediation.launcher.failure_signature import signal_name
-from remediation.launcher.inbox import Inbox
+from remediation.launcher.coordinator.failure_signature import signal_name
+from remediation.launcher.coordinator.quorum import Electorate
 from remediation.launcher.job_member import code_of, died_at_start
 from remediation.launcher.launcher import clean_up
 from remediation.launcher.launcher_settings import LauncherSettings
-from remediation.launcher.quorum import Electorate
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
-from remediation.launcher.worker_environment import (
+from remediation.launcher.worker.death_watch import DeathWatch, parse_stat, process_stat
+from remediation.launcher.worker.inbox import Inbox
+from remediation.launcher.worker.worker_environment import (
     INTERFACE_VARIABLE,
     StoreAddress,
     WorkerPaths,
@@ -33,8 +33,8 @@ from remediation.launcher.worker_environment import (
     with_gloo_interface,
     worker_environment,
 )
-from remediation.launcher.worker_process import Worker
-from remediation.launcher.workers import Workers
+from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.workers import Workers
 
 
 def settings(tmp_path: Path, **changes: object) -> LauncherSettings:

@@ -6,7 +6,7 @@ import pytest
 
 from eagle_eye.cgroups import memory_cgroups_of
 from fakes.memory_cgroup_files import GB, PID, Kernel
-from remediation.launcher.memory_cgroup import TOGETHER_S, OomWatch
+from remediation.launcher.worker.memory_cgroup import TOGETHER_S, OomWatch
 
 
 @pytest.fixture(params=[1, 2])

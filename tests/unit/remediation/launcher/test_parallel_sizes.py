@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_eye.errors import ConfigError
-from remediation.launcher.membership import Member, rank_placements
+from remediation.launcher.coordinator.membership import Member, rank_placements
 from remediation.launcher.parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
 
 MEMBERS = [Member(node=name, address="", slots=4, incarnation=name) for name in ("n0", "n1")]

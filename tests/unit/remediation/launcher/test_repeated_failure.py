@@ -9,12 +9,19 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.exception_status import status_raised
 from fakes.elastic_coordinator import Job as ElasticJob
 from fakes.elastic_coordinator import only
-from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
-from remediation.launcher.coordinator_effects import EmitEvent, End, HaltWorkers, Prepare, RegroupWorkers, Start
-from remediation.launcher.coordinator_facts import LateFailure, WorkerDied
-from remediation.launcher.failure_signature import FailureSignature, other_cause, signature_of
-from remediation.launcher.heal_budget import HealBudget, parse_heal
-from remediation.launcher.membership import Member
+from remediation.launcher.coordinator.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
+from remediation.launcher.coordinator.coordinator_effects import (
+    EmitEvent,
+    End,
+    HaltWorkers,
+    Prepare,
+    RegroupWorkers,
+    Start,
+)
+from remediation.launcher.coordinator.coordinator_facts import LateFailure, WorkerDied
+from remediation.launcher.coordinator.failure_signature import FailureSignature, other_cause, signature_of
+from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
+from remediation.launcher.coordinator.membership import Member
 
 FAILURE = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
 

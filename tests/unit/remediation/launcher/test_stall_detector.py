@@ -5,7 +5,7 @@ import pytest
 from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import StallConfig
-from remediation.launcher.stall_detector import (
+from remediation.launcher.worker.stall_detector import (
     InactivityTimer,
     NodeReport,
     StallDetector,

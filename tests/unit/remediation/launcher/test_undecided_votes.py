@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fakes.plain_coordinator import Job, layout_of, only
-from remediation.launcher.coordinator import Effects
-from remediation.launcher.coordinator_effects import AskGrant, Prepare, Start
-from remediation.launcher.membership import Member
-from remediation.launcher.quorum import Electorate, Quorum, VoteCount, electorate_of, weakest
+from remediation.launcher.coordinator.coordinator import Effects
+from remediation.launcher.coordinator.coordinator_effects import AskGrant, Prepare, Start
+from remediation.launcher.coordinator.membership import Member
+from remediation.launcher.coordinator.quorum import Electorate, Quorum, VoteCount, electorate_of, weakest
 from remediation.launcher.vote_log import VoteLog, vote
 
 ELSEWHERE = Electorate(epoch=2, ballot="x", voters=("n1", "n2", "n3"), nodes=("n1", "n2", "n3"))

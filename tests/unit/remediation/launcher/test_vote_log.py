@@ -9,7 +9,7 @@ from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_messages import Command
 from eagle_eye.types import Layout
-from remediation.launcher.quorum import Electorate
+from remediation.launcher.coordinator.quorum import Electorate
 from remediation.launcher.vote_log import VoteLog, check_vote, vote
 
 

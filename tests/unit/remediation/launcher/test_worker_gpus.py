@@ -6,9 +6,9 @@ import pytest
 
 from eagle_eye.gpu_devices import GpuDevice
 from fakes.nvml import FakeNvml
-from remediation.launcher import worker_gpus
-from remediation.launcher.membership import Member, rank_placements
-from remediation.launcher.worker_gpus import find_gpus, gpus_of_workers
+from remediation.launcher.coordinator.membership import Member, rank_placements
+from remediation.launcher.worker import worker_gpus
+from remediation.launcher.worker.worker_gpus import find_gpus, gpus_of_workers
 
 DEVICES = (GpuDevice(0, "GPU-a", ""), GpuDevice(1, "GPU-b", ""))
 

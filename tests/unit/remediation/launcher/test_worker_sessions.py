@@ -14,9 +14,9 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
+from remediation.launcher.coordinator.rendezvous_store import RendezvousStore, ask_patiently
 from remediation.launcher.follower import ReportQueue
-from remediation.launcher.rendezvous_store import RendezvousStore, ask_patiently
-from remediation.launcher.worker_sessions import WorkerSessions
+from remediation.launcher.worker.worker_sessions import WorkerSessions
 
 
 class Worker:
@@ -184,7 +184,7 @@ def test_a_key_is_waited_for_and_old_epochs_are_forgotten() -> None:
 
 
 def test_a_long_wait_is_many_short_ones_and_a_store_that_is_gone_is_asked_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr("remediation.launcher.rendezvous_store.POLL_S", 0.01)
+    monkeypatch.setattr("remediation.launcher.coordinator.rendezvous_store.POLL_S", 0.01)
 
     async def play() -> None:
         store = RendezvousStore(SystemClock())
@@ -262,7 +262,7 @@ def test_a_worker_that_is_killed_with_words_unread_leaves_no_warning(tmp_path: P
             while stage.sessions.present:
                 await asyncio.sleep(0)
 
-    with caplog.at_level(logging.DEBUG, "remediation.launcher.worker_sessions"):
+    with caplog.at_level(logging.DEBUG, "remediation.launcher.worker.worker_sessions"):
         asyncio.run(main())
     [line] = [record for record in caplog.records if "the session of a on" in record.message]
     assert line.levelno == logging.DEBUG

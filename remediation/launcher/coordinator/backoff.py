@@ -1,9 +1,9 @@
 """Back-off: what keeps failing is started again at once, then after 1, 2, 4 … seconds, until it makes progress."""
 
 from eagle_eye.clock import Clock
+from remediation.launcher.job_declaration import JobDeclaration
 
 from .coordinator_effects import Effect, EmitEvent
-from .job_declaration import JobDeclaration
 
 DOUBLINGS = 30
 """More than any longest delay needs; 2 to a higher power is no float one day."""

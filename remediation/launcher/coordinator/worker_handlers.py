@@ -2,6 +2,8 @@
 
 from msgspec.structs import replace
 
+from remediation.launcher.job_declaration import DEATH, LOST, EpochRequest, JobPhase
+
 from .coordinator_effects import DismissWorker, EmitEvent
 from .coordinator_facts import (
     BoundaryTimeout,
@@ -26,7 +28,6 @@ from .coordinator_facts import (
 )
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import amend, begin, fail_halted, heal, recharge, replace_workers, restart, validate_if_agreed
-from .job_declaration import DEATH, LOST, EpochRequest, JobPhase
 from .launcher_handlers import EVICTED, first_epoch_in_place, report_start
 from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest

@@ -12,15 +12,15 @@ from eagle_eye.config import StallConfig
 from eagle_eye.errors import EagleEyeError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
+from remediation.launcher.event_log import EventLog
+from remediation.launcher.worker.stall_detector import NodeReport, StallDetector
+from remediation.launcher.worker.worker_environment import StoreAddress
 
 from .coordinator import Coordinator
 from .coordinator_effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
 from .coordinator_facts import LateFailure, WorkerDied
-from .event_log import EventLog
 from .quorum import Electorate, electorate_of
 from .rendezvous_store import RendezvousStore
-from .stall_detector import NodeReport, StallDetector
-from .worker_environment import StoreAddress
 from .worker_registry import JoinRequest
 
 log = logging.getLogger(__name__)

@@ -14,14 +14,14 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
+from remediation.launcher.coordinator.quorum import Electorate
+from remediation.launcher.coordinator.rendezvous_store import Ask, ask_patiently
+from remediation.launcher.event_log import EventLog
+from remediation.launcher.job_file import JobFile
+from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.vote_log import VoteLog, check_vote, vote
 
-from .event_log import EventLog
-from .job_file import JobFile
-from .launcher_settings import LauncherSettings
-from .quorum import Electorate
-from .rendezvous_store import Ask, ask_patiently
 from .stall_detector import InactivityTimer, WorkerSample
-from .vote_log import VoteLog, check_vote, vote
 from .worker_environment import StoreAddress
 from .worker_expiry import WorkerExpiry, is_stopped
 from .worker_process import Worker

@@ -9,12 +9,12 @@ from typing import Any
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, PrecomputedPlan, RankPlacement, Transition, WorkerStateReport
+from remediation.launcher.job_declaration import EpochRequest, JobDeclaration
 from remediation.transition import plan_transition
 
 from .backoff import ReplacementBackoff
 from .coordinator_effects import CommandResult, Effect, ExcludeWorker, ForkWorkers
 from .heal_budget import HealBudget
-from .job_declaration import EpochRequest, JobDeclaration
 from .membership import Member, Membership
 from .recovery_stats import RecoveryStats
 from .state_holders import LastCheckpoint, StateHolders

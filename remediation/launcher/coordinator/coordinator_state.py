@@ -2,6 +2,7 @@
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout
+from remediation.launcher.job_declaration import LOST, EpochRequest, JobDeclaration, JobPhase
 
 from .backoff import Backoff
 from .coordinator_effects import CommandResult, Effect, EmitEvent, End
@@ -9,7 +10,6 @@ from .coordinator_facts import PhaseTimeout, Timeout, WorkerDied
 from .elastic_policy import ElasticPolicy
 from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
-from .job_declaration import LOST, EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership
 from .quorum import Quorum, VoteCount
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
+from remediation.launcher.job_declaration import JobDeclaration, JobPhase
 
 from . import coordinator_facts
 from .coordinator_state import CoordinatorState, Effects
 from .coordinator_state_machine import apply
 from .heal_budget import HealBudget
-from .job_declaration import JobDeclaration, JobPhase
 from .membership import Member
 from .quorum import Electorate
 from .recovery_stats import RecoveryStats

@@ -1,10 +1,11 @@
 """What a job does about a failure that comes again: it skips the step whose data raises it, if its user allows that, else it stops."""
 
+from remediation.launcher.job_declaration import DEATH, EpochRequest, JobPhase
+
 from .coordinator_effects import EmitEvent
 from .coordinator_facts import WorkerDied
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import begin, restart
-from .job_declaration import DEATH, EpochRequest, JobPhase
 
 
 def repeated(state: CoordinatorState, fact: WorkerDied) -> str:

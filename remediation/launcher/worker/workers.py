@@ -17,12 +17,12 @@ from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
 from eagle_eye.training.ring_buffer import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement, digest_of
+from remediation.launcher.coordinator.failure_signature import ended_by_itself
+from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.training_command import TrainingCommand
 
 from .death_watch import DeathWatch, process_stat
-from .failure_signature import ended_by_itself
-from .launcher_settings import LauncherSettings
 from .memory_cgroup import LOOK_S, OomKill, OomWatch
-from .training_command import TrainingCommand
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
 from .worker_process import Worker
 from .zygote_client import ZygoteLink, kill_group

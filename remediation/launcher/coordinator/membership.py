@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from eagle_eye.types import Layout, RankPlacement
-
-from .parallel_sizes import DATA_PARALLEL, ParallelSizes
+from remediation.launcher.parallel_sizes import DATA_PARALLEL, ParallelSizes
 
 
 class Member(msgspec.Struct, kw_only=True):

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.types import RankPlacement
+from remediation.launcher.coordinator.failure_signature import FailureSignature
 
-from .failure_signature import FailureSignature
 from .memory_cgroup import OomKill
 
 

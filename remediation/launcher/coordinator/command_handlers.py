@@ -5,6 +5,8 @@ Each command gets one `CommandResult`: at once if it is refused or nothing is to
 
 from msgspec.structs import replace
 
+from remediation.launcher.job_declaration import EpochRequest, JobPhase
+
 from .coordinator_effects import CommandResult, End
 from .coordinator_facts import (
     BoundaryTimeout,
@@ -18,7 +20,6 @@ from .coordinator_facts import (
 )
 from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import begin, replace_workers
-from .job_declaration import EpochRequest, JobPhase
 from .worker_handlers import exclude_leaving
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from remediation.launcher.job_declaration import JobPhase
+
 from . import command_handlers as command
 from . import coordinator_facts
 from . import epoch_formation as epoch
@@ -20,7 +22,6 @@ from . import worker_handlers as worker
 from .coordinator_effects import EndWorkers, Prepare
 from .coordinator_facts import Fact
 from .coordinator_state import CoordinatorState, Effects
-from .job_declaration import JobPhase
 
 GATHERING, FORMING, RUNNING, WAITING = JobPhase.GATHERING, JobPhase.FORMING, JobPhase.RUNNING, JobPhase.WAITING
 BACKOFF, SPENT, HALTING, ENDED = JobPhase.BACKOFF, JobPhase.SPENT, JobPhase.HALTING, JobPhase.ENDED

@@ -12,8 +12,10 @@ from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.control_messages import Body, Command, Peer
 from eagle_eye.types import Layout
+from remediation.launcher.control_network import Client, Server
+from remediation.launcher.event_log import EventLog
+from remediation.launcher.worker.worker_environment import StoreAddress
 
-from .control_network import Client, Server
 from .coordinator import Coordinator, JobPhase
 from .coordinator_effects import (
     AskGrant,
@@ -27,10 +29,8 @@ from .coordinator_effects import (
     Start,
 )
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
-from .event_log import EventLog
 from .membership import Member, precedes
 from .quorum import Electorate
-from .worker_environment import StoreAddress
 from .worker_registry import JoinRequest
 
 log = logging.getLogger(__name__)

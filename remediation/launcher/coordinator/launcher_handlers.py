@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from eagle_eye.types import Layout
+from remediation.launcher.job_declaration import LOST, EpochRequest, JobPhase
 
 from .coordinator_effects import DismissWorker, EmitEvent
 from .coordinator_facts import (
@@ -31,7 +32,6 @@ from .epoch_formation import (
     resume,
     validate_if_agreed,
 )
-from .job_declaration import LOST, EpochRequest, JobPhase
 from .repeated_failure import confirm_suspicion
 
 EVICTED = "its node is evicted from the job"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Layout, RankPlacement, Transition, digest_of
+from remediation.launcher.job_declaration import DEATH, LOST, EpochRequest, JobPhase
 
 from .coordinator_effects import (
     AskGrant,
@@ -32,7 +33,6 @@ from .coordinator_facts import (
     WorkerDied,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .job_declaration import DEATH, LOST, EpochRequest, JobPhase
 from .membership import Member, rank_order, rank_placements
 
 ISOLATED = "too few launchers of the job can be reached to begin another epoch"

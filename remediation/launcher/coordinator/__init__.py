@@ -1,0 +1,1 @@
+"""The coordinator of a job: a state machine that turns facts into effects, and what carries these out."""

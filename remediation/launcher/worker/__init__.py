@@ -1,0 +1,1 @@
+"""The workers of one node: started, heard, watched, looked into and ended."""
