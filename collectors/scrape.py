@@ -25,8 +25,8 @@ from .agent.unsigned_event import unsigned_event
 from .site.exporter_client import PageError, fetch_page, parse_endpoint
 from .site.exporter_page import read_page
 from .site.exporter_table import ExporterMetric, ExporterTable
-from .site.scraped_cells import Cell, ScrapedCells
 from .site.scraped_endpoint import ScrapedEndpoint
+from .site.scraped_metrics import Cell, ScrapedMetrics
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class ScrapeCollector:
         self._table = ExporterTable(self.metrics)
         self._jobs = JobDirectory(Path(self.run_dir))
         self._local_jobs: tuple[LocalJob, ...] = ()
-        self._endpoints = [ScrapedEndpoint(parse_endpoint(url), ScrapedCells(self._table, self._entity)) for url in dict.fromkeys(self.endpoints)]
+        self._endpoints = [ScrapedEndpoint(parse_endpoint(url), ScrapedMetrics(self._table, self._entity)) for url in dict.fromkeys(self.endpoints)]
         self._seen: set[tuple[Kind, str]] = set()
         """Metrics that were there once: they keep their columns."""
         self.doing = ""

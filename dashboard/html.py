@@ -1,4 +1,4 @@
-"""Pieces of a page as HTML: tables, badges, tiles, empty states. Pure; look.css says how they look.
+"""Pieces of a page as HTML: tables, badges, tiles, empty states. Pure; style.css says how they look.
 
 Every text is escaped but what is `Safe` already, so that nothing that came over a wire becomes markup.
 """

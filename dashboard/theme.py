@@ -55,17 +55,17 @@ def _theme_colours(kind: str, palette: Palette) -> dict[str, str]:
 
 
 def apply(palette: Palette) -> None:
-    """Add look.css and links.js to the page. The page script calls it once, before it draws anything."""
+    """Add style.css and links.js to the page. The page script calls it once, before it draws anything."""
     import streamlit as st
 
-    st.html(f"<style>{css_variables(palette)}{(HERE / 'look.css').read_text(encoding='utf-8')}</style>")
+    st.html(f"<style>{css_variables(palette)}{(HERE / 'style.css').read_text(encoding='utf-8')}</style>")
     script = (HERE / "links.js").read_text(encoding="utf-8")
     with st.container(key="ee-script", height=1, border=False):
         st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
 
 
 def css_variables(palette: Palette) -> str:
-    """The palette as variables for look.css."""
+    """The palette as variables for style.css."""
     named = {
         "background": palette.background,
         "surface": palette.surface,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from eagle_eye.gpu_devices import text_of
 
 from .calls import memory_of
-from .change import GpuChange
 from .driver import NvmlDriver
+from .gpu_change import GpuChange
 
 MIG_NAMES = ("memory_used_bytes", "memory_percent", "processes")
 """What NVML gives of one instance."""

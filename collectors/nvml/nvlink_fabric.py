@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .change import GpuChange
 from .driver import NvmlDriver
+from .gpu_change import GpuChange
 
 COMPLETED = 3
 """NVML_GPU_FABRIC_STATE_COMPLETED: the fabric manager has set this GPU up; 0 there is no fabric, 1 not begun, 2 under way."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from eagle_eye.gpu_devices import pci_text
 
-from .change import GpuChange
 from .driver import NvmlDriver
 from .fields import FieldId
+from .gpu_change import GpuChange
 
 LINKS = 18
 """Of a GPU at most, where the package does not say (NVML_NVLINK_MAX_LINKS)."""

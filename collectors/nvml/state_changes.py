@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from eagle_eye.xids import RECOVERY_ACTIONS
 
-from .change import GpuChange
+from .gpu_change import GpuChange
 
 
 class StateChanges:

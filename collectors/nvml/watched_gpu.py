@@ -8,10 +8,10 @@ from typing import Any
 from eagle_eye.gpu_devices import pci_address, text_of
 
 from .calls import CALL_METRICS, CallReader
-from .change import GpuChange
 from .driver import LOST, NvmlDriver
 from .field_reader import FieldReader
 from .fields import FIELD_METRICS, FIELD_NAMES, metrics_of
+from .gpu_change import GpuChange
 from .mig import MigInstances
 from .nvlink_fabric import NvLinkFabric
 from .nvlinks import NvLinks

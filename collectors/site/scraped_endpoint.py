@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .exporter_client import ExporterAddress
 from .exporter_page import NO_NUMBER
-from .scraped_cells import Cell, ScrapedCells
+from .scraped_metrics import Cell, ScrapedMetrics
 from .source_health import SourceHealth
 
 REASONS_MOST = 20
@@ -21,7 +21,7 @@ class ScrapedEndpoint:
     """Its state."""
 
     endpoint: ExporterAddress
-    cells: ScrapedCells
+    cells: ScrapedMetrics
     asked: float = -math.inf
     """Monotonic time."""
     numbers: dict[Cell, float] = field(default_factory=dict)

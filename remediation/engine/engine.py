@@ -31,7 +31,7 @@ from .engine_state import EngineState
 from .execution import ActionReport, Execution, Start, in_thread
 from .failover import Failover
 from .guard_review import GuardReview
-from .handling_failures import HandlingFailures
+from .handler_failures import HandlingFailures
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
 from .pending_verifications import PendingVerifications
@@ -155,7 +155,7 @@ class Engine:
             self._state.job(snapshot.job).update(snapshot, calm=not has_open_fault)
 
     def tick(self) -> None:
-        """About twenty times a second. Raises what ends the leader's term (handling_failures.py); all else is contained where it happens."""
+        """About twenty times a second. Raises what ends the leader's term (handler_failures.py); all else is contained where it happens."""
         if not self._leads():
             return
         with self._lock:

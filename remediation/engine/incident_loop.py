@@ -23,7 +23,7 @@ from .debounce import Debounce
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .guard_review import GuardReview
-from .handling_failures import HandlingFailures
+from .handler_failures import HandlingFailures
 from .incident_phase import (
     ActionEnded,
     BudgetExhausted,

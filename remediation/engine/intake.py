@@ -28,7 +28,7 @@ from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
 from eagle_eye.wire import UNREADABLE
 
-from .handling_failures import ends_term
+from .handler_failures import ends_term
 
 GROUP = "eagle-eye.leader"
 TOPICS = (JOB_SNAPSHOTS, INCIDENTS, FINDINGS)

@@ -17,8 +17,8 @@ from remediation.launcher.coordinator.rendezvous_store import POLL_S
 from .control_network import Client, Network
 from .coordinator_election import CoordinatorElection
 from .event_log import EventLog
+from .launcher_loss_witness import LauncherLossWitness, Proof
 from .launcher_settings import LauncherSettings
-from .loss_witness import LossWitness, Proof
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Follower:
 
     def __init__(
         self, settings: LauncherSettings, peer: Peer, member: FollowingMember, votes: VoteLog, event_log: EventLog, network: Network,
-        clock: Clock, *, witness: LossWitness, coordinator_of: Callable[[], Awaitable[str]],
+        clock: Clock, *, witness: LauncherLossWitness, coordinator_of: Callable[[], Awaitable[str]],
         present: Callable[[str], Awaitable[bool | None]],
     ) -> None:  # fmt: skip
         """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing; `present`: whether it knows a node to be there."""

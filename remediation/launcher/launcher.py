@@ -24,10 +24,10 @@ from eagle_eye.training import checkpoint
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.worker.console import Console
 from remediation.launcher.worker.elastic_node import ElasticNode
-from remediation.launcher.worker.inbox import Inbox
 from remediation.launcher.worker.worker_environment import StoreAddress
 from remediation.launcher.worker.worker_gpus import find_gpus, pynvml
 from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.worker_socket import WorkerSocket
 from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import ZygoteLink
 
@@ -36,8 +36,8 @@ from .cordon_check import check_cordon
 from .event_log import EventLog, Write
 from .job_file import JobFile
 from .job_member import JobMember
+from .launcher_loss_witness import LauncherLossWitness, marks_of
 from .launcher_settings import LauncherSettings
-from .loss_witness import LossWitness, marks_of
 from .participation import Participation
 from .retransmission import host_of
 from .training_command import parse_training_command
@@ -68,7 +68,7 @@ class Launcher:
         self._workers.check_paths()
         self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)
         self._workers.zygote = self._zygote
-        witness = LossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
+        witness = LauncherLossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
         network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock, settings.job))
         part = self._participation = Participation(
             settings, network, self._votes, self._event_log, budget, witness, clock,
@@ -81,7 +81,7 @@ class Launcher:
             settings, self._workers, self._votes, self._job_file, self._event_log, part.report, part.reported, self._elastic
         )
         part.bind(self._member)
-        self._inbox = Inbox(settings.inbox, self._member.receive)
+        self._inbox = WorkerSocket(settings.inbox, self._member.receive)
         self._inbox.check_free()
         self._console = Console(lambda: self._workers.all, sys.stdout)
         self._store_pid = 0

@@ -22,9 +22,9 @@ from .coordinator_election import CoordinatorElection
 from .event_log import EventLog
 from .follower import ASK_LEADER_S, Follower, FollowingMember, join_request
 from .job_member import refuse_other_job
+from .launcher_loss_witness import LauncherLossWitness, Proof
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView
-from .loss_witness import LossWitness, Proof
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Participation:
     """Follows or leads, as the votes and the other launchers have it. `bind` comes first: the member reports to us."""
 
     def __init__(
-        self, settings: LauncherSettings, network: Network, votes: VoteLog, event_log: EventLog, budget: HealBudget, witness: LossWitness,
+        self, settings: LauncherSettings, network: Network, votes: VoteLog, event_log: EventLog, budget: HealBudget, witness: LauncherLossWitness,
         clock: Clock, *, incarnation: str, make_store: MakeStore, roll_back: RollBack, check_way_back: CheckWayBack,
     ) -> None:  # fmt: skip
         self._settings = settings

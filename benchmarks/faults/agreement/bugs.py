@@ -10,13 +10,13 @@ from eagle_eye.ledger import epoch_table
 from remediation.launcher.coordinator import epoch_formation, launcher_handlers
 from remediation.launcher.coordinator.quorum import Electorate, Quorum, VoteCount
 from remediation.launcher.job_member import JobMember
-from remediation.launcher.loss_witness import RETURN_S, LossWitness, Proof
+from remediation.launcher.launcher_loss_witness import RETURN_S, LauncherLossWitness, Proof
 from remediation.launcher.vote_log import VoteLog
 
 Patch = Callable[[ExitStack], object]
 
 
-async def _silence_proves(witness: LossWitness, broke_s: float, *_: object) -> Proof:
+async def _silence_proves(witness: LauncherLossWitness, broke_s: float, *_: object) -> Proof:
     return Proof.ENDED if broke_s >= max(RETURN_S, witness._lease_s) else Proof.NONE
 
 
@@ -36,7 +36,7 @@ def _forgotten(votes: VoteLog) -> Any:
 _read = VoteLog._read
 
 BUGS: Mapping[str, Patch] = MappingProxyType({
-    "silence": lambda stack: stack.enter_context(mock.patch.object(LossWitness, "proves", _silence_proves)),
+    "silence": lambda stack: stack.enter_context(mock.patch.object(LauncherLossWitness, "proves", _silence_proves)),
     "unreadable": lambda stack: stack.enter_context(mock.patch.object(VoteLog, "_read", _forgotten)),
     "number": lambda stack: (
         stack.enter_context(mock.patch.object(VoteLog, "promise", _any_layout)),

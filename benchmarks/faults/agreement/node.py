@@ -14,8 +14,8 @@ from eagle_eye.types import Layout
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_member import JobMember
+from remediation.launcher.launcher_loss_witness import LauncherLossWitness, WorkerMarks
 from remediation.launcher.launcher_settings import LauncherSettings
-from remediation.launcher.loss_witness import LossWitness, WorkerMarks
 from remediation.launcher.participation import Participation
 from remediation.launcher.vote_log import VoteLog, VoteRecord
 from remediation.launcher.worker.worker_environment import StoreAddress
@@ -208,7 +208,7 @@ class Node(Process):
         votes = self.votes = DiskVotes(self.disk, settings.run, self.name, partial(world.voted, self.name))
         log = EventLog(settings.job, self.name, self._incarnation, self.time, lambda *_: None)
         workers = self.workers = SimulatedWorkers(self)
-        witness = LossWitness(
+        witness = LauncherLossWitness(
             self.time, LEASE_S, settings.stall, self._marks, WorkersSight(self),  # type: ignore[arg-type]  # as the real one
             lambda host: world.unacknowledged(self.name, host),
             lambda address: world.refused(self.name, address),

@@ -11,7 +11,7 @@ import msgspec
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.training import messages
 
-from .inbox import same_user
+from .worker_socket import same_user
 
 log = logging.getLogger(__name__)
 

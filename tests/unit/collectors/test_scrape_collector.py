@@ -10,7 +10,7 @@ import pytest
 from collectors.agent.job_directory import LocalJob, LocalWorker
 from collectors.scrape import RUN_S, ScrapeCollector
 from collectors.site.exporter_table import ExporterMetric
-from collectors.site.scraped_cells import REPEATED_S
+from collectors.site.scraped_metrics import REPEATED_S
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import PluginError

@@ -30,7 +30,7 @@ from eagle_eye.types import (
     SnapshotStep,
 )
 from fakes.sample_values import JOB, a_finding, an_incident
-from remediation.engine.handling_failures import LONGEST_S, HandlingFailures
+from remediation.engine.handler_failures import LONGEST_S, HandlingFailures
 from remediation.engine.intake import Intake
 from remediation.engine.job_state import JobState
 

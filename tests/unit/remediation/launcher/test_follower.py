@@ -18,8 +18,8 @@ from fakes.control_channel import RecordingHandler, at, run, served, until
 from remediation.launcher.control_network import ControlNetwork
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.follower import LOOK_S, Follower
+from remediation.launcher.launcher_loss_witness import LauncherLossWitness
 from remediation.launcher.launcher_settings import LauncherSettings
-from remediation.launcher.loss_witness import LossWitness
 from remediation.launcher.vote_log import VoteLog
 
 PEER = Peer(role="launcher", node="n2", job="t/j/r", incarnation="b", address="127.0.0.1:1")
@@ -98,7 +98,7 @@ async def a_follower(folder: Path, clock: Clock | None = None, network: HeldUp |
     made = Follower(
         settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None),
         network or ControlNetwork(settings, CommandFence(), clock, None), clock,
-        witness=LossWitness(clock, 1.0, StallConfig(), list), coordinator_of=nobody, present=unknown,
+        witness=LauncherLossWitness(clock, 1.0, StallConfig(), list), coordinator_of=nobody, present=unknown,
     )  # fmt: skip
     try:
         yield made, member

@@ -24,7 +24,6 @@ from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker.death_watch import DeathWatch, parse_stat, process_stat
-from remediation.launcher.worker.inbox import Inbox
 from remediation.launcher.worker.worker_environment import (
     INTERFACE_VARIABLE,
     StoreAddress,
@@ -34,6 +33,7 @@ from remediation.launcher.worker.worker_environment import (
     worker_environment,
 )
 from remediation.launcher.worker.worker_process import Worker
+from remediation.launcher.worker.worker_socket import WorkerSocket
 from remediation.launcher.worker.workers import Workers
 
 
@@ -83,13 +83,13 @@ def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
 
 
 def test_a_second_launcher_of_a_run_is_refused_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
-    first = Inbox(tmp_path / "7-launcher.sock", lambda _: None)
+    first = WorkerSocket(tmp_path / "7-launcher.sock", lambda _: None)
 
     async def both() -> None:
         first.check_free()
         await first.start()
         with pytest.raises(LaunchError, match="--run-dir each"):
-            Inbox(tmp_path / "7-launcher.sock", lambda _: None).check_free()
+            WorkerSocket(tmp_path / "7-launcher.sock", lambda _: None).check_free()
         await first.stop()
 
     asyncio.run(both())

@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     name: str
 
 
-class ScrapedCells:
+class ScrapedMetrics:
     """Of one endpoint. Holds what counters need: the look before."""
 
     def __init__(self, table: ExporterTable, entity_of: EntityOf) -> None:

@@ -10,7 +10,7 @@ from eagle_eye.activity.thread_wait import ThreadWait, WaitKind
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import StallConfig
 from fakes.process_looks import ALL_REDUCE, SOCKET, TRAIN, VALIDATE, FakeProcesses, look
-from remediation.launcher.loss_witness import LossWitness, Proof, WorkerMarks
+from remediation.launcher.launcher_loss_witness import LauncherLossWitness, Proof, WorkerMarks
 
 LEASE_S, STALL = 2.0, StallConfig()
 
@@ -38,7 +38,7 @@ class Node:
         self.processes.sights = dict(enumerate(sights))
         self.marks = [1] * len(sights)
         self.step_s = step_s
-        self.witness = LossWitness(self.clock, LEASE_S, STALL, self._workers, self.processes.inspector(self.clock), lambda _: silent, refused)
+        self.witness = LauncherLossWitness(self.clock, LEASE_S, STALL, self._workers, self.processes.inspector(self.clock), lambda _: silent, refused)
         self.witness.look()
 
     def _workers(self) -> list[WorkerMarks]:

@@ -59,7 +59,7 @@ def marks_of(workers: Workers) -> list[WorkerMarks]:
     ]  # fmt: skip
 
 
-class LossWitness:
+class LauncherLossWitness:
     """One per launcher. `look` is called all the time; processes are looked into only while somebody asks."""
 
     def __init__(

@@ -19,7 +19,7 @@ Receive = Callable[[messages.Message], bytes | None]
 """Takes one message; what it returns is the answer."""
 
 
-class Inbox:
+class WorkerSocket:
     """Reads lines, hands messages on; a connection that speaks another language is closed."""
 
     def __init__(self, path: Path, receive: Receive) -> None:
