@@ -167,4 +167,4 @@ def _attributes(place: NodePlace) -> Attributes:
 
 def _words(place: NodePlace) -> str:
     known = ", ".join(f"{name} {value}" for name, value in (("switch", place.switch), ("rack", place.rack), ("zone", place.zone)) if value)
-    return f"{known} (by {place.source})" if known else "a place that nobody knows"
+    return f"{known} (by {place.source})" if known else "location unknown"

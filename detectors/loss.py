@@ -102,7 +102,7 @@ class Loss:
         for entity in culprits:
             who = "all workers" if everybody else f"worker {entity.name}"
             proof = Evidence(
-                text=f"the {which} of {who} is no number in step {step.number}, the first such step",
+                text=f"the {which} of {who} is NaN or infinite in step {step.number}, the first such step",
                 metric="step",
                 value=float(step.number),
             )
@@ -120,7 +120,7 @@ class Loss:
             lines = self.printed_losses if what == "loss" else self.printed_norms
             others = f" (and {len(printed.bad) - 1} others)" if len(printed.bad) > 1 else ""
             at = f", up to its step {printed.step:.0f}" if np.isfinite(printed.step) else ""
-            proof = Evidence(text=f"the {what} that {worker}{others} prints is no number in {lines} lines in succession{at}", metric="printed_step", value=_known(printed.step))
+            proof = Evidence(text=f"the {what} that {worker}{others} prints is NaN or infinite in {lines} lines in succession{at}", metric="printed_step", value=_known(printed.step))
             yield from self._claims.report(Claim(entity=job, kind="loss.not_finite", score=0.9, since=time, evidence=(proof,)), revise=False)
         elif printed.good:
             yield from self._claims.withdraw(job, "loss.not_finite", time, "the loss is a number again")

@@ -73,7 +73,7 @@ def stale(known: Sources, seen: Overview) -> Safe | None:
     """Said where jobs should run, but nobody has written a number lately: nothing below is of now."""
     if known.recorded is not None or not known.config.history.enabled or math.isfinite(seen.newest) or all(line.state == "over" for line in seen.jobs):
         return None
-    told = html.muted("step times and the health of nodes below are not of now, and nothing may be watching. Look whether it runs: ")
+    told = html.muted("step times and the health of nodes below are out of date, and nothing may be watching. Look whether it runs: ")
     return html.banner(html.joined(html.badge(f"No number was written in the last {cluster.heard_s(known):.0f} s", "alarm"), " ", told, html.tagged("code", "eagle-eye server")), "alarm")
 
 
@@ -201,7 +201,7 @@ def _heat(known: Sources, reader: Viewer, metric: HeatMetric) -> None:
     if reader.person.tenant:
         heat = only(heat, [line.node for line in seen_by(reader, cluster.overview(known, since=now - HEAT_KEEP_S, until=now)).nodes])
     if not heat.nodes:
-        raise NoHistory("no node of yours has told this number in the last minute")
+        raise NoHistory("no node has reported this metric in the last minute")
     figure = viewer.drawn("heat", (metric, reader.person.tenant), lambda: heat_map(heat, reader.palette))
     st.plotly_chart(figure, theme=None, key="heat", config=figure_style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
     if len(heat.nodes) > ROWS:

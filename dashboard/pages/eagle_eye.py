@@ -86,7 +86,7 @@ def _blind(status: ServerStatus, now: float) -> Safe:
     ]
     head = html.section("What it cannot see", "collectors that fail, clocks that are off")
     if not collectors and not clocks:
-        return html.joined(head, html.banner(html.joined(html.badge("No blind spot known", "good"), " ", html.muted("no collector has told of a failure, no guard of a clock")), "quiet"))
+        return html.joined(head, html.banner(html.joined(html.badge("No blind spot known", "good"), " ", html.muted("no collector reports a failure, no guard a wrong clock")), "quiet"))
     return html.joined(head, html.table((Column("Node"), Column("What"), Column("Why", grows=True), Column("When")), [*collectors, *clocks], caption="Blind spots"))
 
 

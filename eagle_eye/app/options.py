@@ -60,7 +60,7 @@ def training(function: Function) -> Function:
         click.option("--respawns", type=int, default=-1, show_default=True, help="How many dead workers of an elastic job are replaced on the same node; -1: all."),
         click.option(
             "--max-skipped-steps", type=int, default=0, show_default=True,
-            help="When the same failure comes again in a step (after a restart, or on a worker that it was dealt on to), its data is to blame: skip that step, at most so many "
+            help="When the same failure comes again in a step (after a restart, or on the worker that computed it next), its data is to blame: skip that step, at most so many "
             "in the job's life; 0: end the job with it. Needs a script that marks its steps.",
         ),
         click.option("--checkpoint-dir", default="", type=click.Path(), help="Directory of checkpoints, shared by all nodes. Default: under the state directory."),
@@ -76,7 +76,7 @@ def training(function: Function) -> Function:
         ),
         click.option(
             "--steps-from", type=click.Choice(["marks", "optimizer"]), default="marks", show_default=True,
-            help="What tells the job's steps: the marks that its script makes, or each step of its optimizer, for a script that makes none "
+            help="Where the job's steps come from: the marks that its script makes, or each step of its optimizer, for a script that makes none "
             "(its data, forward, backward and optimizer phases are seen, its loss is not).",
         ),
         click.option("--ignore-cordon", is_flag=True, help="Start workers here although the server keeps this node out (evicted from another job, not released yet)."),

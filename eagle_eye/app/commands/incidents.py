@@ -17,12 +17,12 @@ from eagle_eye.ledger.incident_list import newest_incidents
 @click.option("--open", "open_only", is_flag=True, help="Only open incidents.")
 @click.option("--job", default="", help="Only incidents of one job.")
 @click.option("--limit", default=50, show_default=True, help="At most so many incidents, the newest first.")
-@click.option("--stacks", is_flag=True, help="With an ID: print the stacks that were dumped of its workers, in groups; with --wide as they were dumped.")
+@click.option("--stacks", is_flag=True, help="With an INCIDENT: print the stacks that were dumped of its workers, in groups; with --wide as they were dumped.")
 @options.as_json
 @options.wide
 @options.deployment
 def command(config: Config, incident: str, open_only: bool, job: str, limit: int, stacks: bool, json_lines: bool, wide: bool) -> None:
-    """List incidents, or show one with its evidence, rival causes, timeline and plans. ID: an id, or the beginning of one.
+    """List incidents, or show one with its evidence, rival causes, timeline and plans. INCIDENT: an id, or the beginning of one.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ NAMED = 5
 @click.command(short_help="show where the workers of a job are: groups of equal stacks, and what each waits for")
 @click.argument("job_or_files", nargs=-1, metavar="[JOB | DIR...]")
 @click.option("--pid", "pids", multiple=True, type=click.IntRange(1, 1 << 22), help="Look at this process instead; may be given several times.")
-@click.option("--samples", default=3, show_default=True, type=click.IntRange(1, 100), help="Looks at each process: from several, what moves is told from what stands.")
+@click.option("--samples", default=3, show_default=True, type=click.IntRange(1, 100), help="Looks at each process: several of them show which threads move and which stand.")
 @click.option("--every", "every_s", default=0.2, show_default=True, type=click.FloatRange(0.0, 60.0), help="Seconds between two looks at a process.")
 @click.option("--open-files", "with_files", is_flag=True, help="List the open files of each process too, sockets with their other end.")
 @options.as_json

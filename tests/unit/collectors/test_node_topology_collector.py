@@ -99,7 +99,7 @@ def test_the_configuration_counts_before_slurm_and_slurm_before_labels_for_each_
 def test_a_node_that_nobody_knows_says_nothing_and_one_that_is_known_no_more_says_so(node: Node) -> None:
     node.register("r1")
     assert node.look() == []
-    assert node.collector.knows == "a place that nobody knows; 0 GPUs and 0 ports of the fabric"
+    assert node.collector.knows == "location unknown; 0 GPUs and 0 ports of the fabric"
     node.slurm.write_text(CONF)
     assert len(node.look(60.0)) == 1
     node.slurm.unlink()
