@@ -20,6 +20,10 @@ _NATIVE = re.compile(
     re.IGNORECASE,
 )
 """As gloo (with its source file and line), c10d and NCCL word it. Their C++ leaves no frame: the innermost may be the user's own `backward()`."""
+_PEER_GONE = re.compile(r"\bconnection (closed|reset) by peer", re.IGNORECASE)
+"""In a RuntimeError: so says native code of whatever exchange (MPI, UCX, a library's own). Python's sockets raise OSErrors."""
+_ENDED_BY_PEER = frozenset({"ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError"})
+"""Of a socket between two ranks that the script has made itself, where its own line raises it: whoever asks a service does that through a library."""
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""
@@ -47,7 +51,10 @@ def _of_the_exchange(type_name: str, message: str, traceback: str, frame: str) -
     if not may_tell_of_a_peer(type_name):
         return False
     files = [found["file"] for found in _FRAME.finditer(traceback) if not _STANDARD_LIBRARY.search(found["file"])]
-    if DIST_ERROR.search(type_name) or _NATIVE.search(message) or not (files or frame):
+    if type_name in _ENDED_BY_PEER and files and not any(part in files[-1] for part in _LIBRARY):
+        return True
+    native = _NATIVE.search(message) or (type_name == "RuntimeError" and _PEER_GONE.search(message))
+    if DIST_ERROR.search(type_name) or native or not (files or frame):
         return True
     return bool(files) and _EXCHANGE.search(files[-1]) is not None
 

@@ -32,7 +32,6 @@ CALLED_BY_OURS = raised_in(f"{PACKAGES}/eagle_eye/training/elastic/worker.py", "
         ("ValueError", "watchdog_interval must be positive"),
         ("ValueError", "column 'broken pipe' is missing"),
         ("ConnectionRefusedError", "[Errno 111] Connection refused"),
-        ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
         ("TimeoutError", "The read operation timed out"),
         ("gaierror", "[Errno -3] Temporary failure in name resolution"),
         ("RuntimeError", "the socket timeout of the loader is too short"),
@@ -41,6 +40,12 @@ CALLED_BY_OURS = raised_in(f"{PACKAGES}/eagle_eye/training/elastic/worker.py", "
 )
 def test_words_of_the_network_from_elsewhere_than_the_exchange_are_the_programs(kind: str, message: str, where: str) -> None:
     assert status_raised(kind, message, where).name == "other software error"
+
+
+@pytest.mark.parametrize(("where", "symptom"), [(IN_THE_SCRIPT, True), (BY_A_CLIENT, False), (SAVED_BY_TORCH, False)])
+@pytest.mark.parametrize("kind", ["ConnectionResetError", "BrokenPipeError"])
+def test_a_socket_of_the_scripts_own_may_lead_to_a_peer_a_librarys_leads_to_a_service(kind: str, where: str, symptom: bool) -> None:
+    assert status_raised(kind, "[Errno 104] Connection reset by peer", where).symptom == symptom
 
 
 @pytest.mark.parametrize("kind", ["ValueError", "KeyError", "NotImplementedError", "requests.exceptions.ConnectionError", "botocore.exceptions.EndpointConnectionError"])
@@ -61,6 +66,7 @@ def test_a_type_that_tells_of_no_peer_needs_no_frame(kind: str) -> None:
         ("RuntimeError", "[pair.cc:537] Read error [127.0.0.1]:4: Connection reset by peer", IN_THE_SCRIPT, "connection refused or reset"),
         ("RuntimeError", "[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete", IN_THE_SCRIPT, "nccl timeout"),
         ("RuntimeError", "Connection closed by peer", "", "connection refused or reset"),
+        ("RuntimeError", "Connection closed by peer", IN_THE_SCRIPT, "connection refused or reset"),
     ],
 )
 def test_twin_what_the_exchange_tells_of_a_peer_is_a_symptom(kind: str, message: str, where: str, status: str) -> None:
