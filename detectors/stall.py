@@ -16,7 +16,7 @@ import numpy as np
 from eagle_eye.activity.hang_verdict import ActivityKind
 from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.config import StallConfig
-from eagle_eye.event_attributes import integer_attribute
+from eagle_eye.event_attributes import EXCLUDED_STALLED, integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds
 from eagle_eye.training.messages import PHASES
@@ -24,7 +24,7 @@ from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, K
 
 from .features.active_claims import ActiveClaims, ends_epoch
 from .features.collective_ranks import collectives_of, gpu_idles, left_behind, not_entered
-from .features.ended_stalls import STALLED, EndedHangs, EndedStops
+from .features.ended_stalls import EndedHangs, EndedStops
 from .features.step_time import iteration_time
 from .features.worker_positions import (
     AGE,
@@ -163,7 +163,7 @@ class Stall:
 
     def _keep_hang(self, event: Event) -> None:
         hung = event.name == "stall" and event.attributes.get("activity") == ActivityKind.HUNG.value
-        if hung or (event.name == "worker.excluded" and event.attributes.get("reason") == STALLED):
+        if hung or (event.name == "worker.excluded" and event.attributes.get("reason") == EXCLUDED_STALLED):
             self._hangs.add(event)
 
     def _tell_hangs(self, frame: Frame) -> Iterator[Claim]:
@@ -363,9 +363,10 @@ class Stall:
         """Where all wait for their GPUs: who has not come to the collective of the others, in several rounds, while its own GPU computes nothing."""
         name = left_behind(at.workers, collectives_of(self._reports)) if at.shows(ActivityKind.AWAITS_GPU).all() else ""
         late: Truths = np.array([worker == name for worker in at.workers], dtype=bool)
-        if frame.tick and not (name and gpu_idles(name, frame)):
+        idle = bool(name) and gpu_idles(name, frame)
+        if frame.tick and not idle:
             self._behind.forget()
-        proved = frame.tick and late.any() and gpu_idles(name, frame) and self._behind.confirmed(at, late, frame.time, tick=True)
+        proved = frame.tick and idle and self._behind.confirmed(at, late, frame.time, tick=True)
         return late if proved else np.zeros_like(late)
 
     def _suspects(self, at: WorkerPositions) -> tuple[Truths, Truths]:

@@ -10,6 +10,9 @@ import math
 
 from .types import LARGEST, Event
 
+EXCLUDED_STALLED = "it was stalled while all others waited for it"
+"""`reason` of `worker.excluded` where a coordinator leaves a worker out because of a stall; the detector of stalls reads it."""
+
 
 def integer_attribute(event: Event, name: str) -> int:
     """An attribute of an event as an integer; -1 if it is missing, not an integer, or larger than any count."""

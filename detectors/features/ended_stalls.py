@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from eagle_eye.event_attributes import float_attribute, integer_attribute
-from eagle_eye.types import Claim, Entity, Event, Evidence
+from eagle_eye.types import Claim, Event, Evidence
 
 SAME_STOP_S = 1.0
 """Two reports of one worker whose stops began so close together are of one stop."""
 SETTLED_S = 2.0
 """Seconds behind the last of them until they are told: whether all workers hang, or one, is known then."""
-STALLED = "it was stalled while all others waited for it"
-"""Reason of `worker.excluded` where the coordinator left a worker out because of a stall."""
 
 
 @dataclass(slots=True)
@@ -35,8 +33,7 @@ class EndedStops:
         if self.is_told(event.entity.name, event.time - age):
             return None
         text = f"worker {event.entity.name} was stopped by a signal (state T){f' in step {step}' if step else ''} for {age:.1f} s when it was ended"
-        proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age, status="task hang")
-        return Claim(entity=event.entity, kind="worker.stopped", score=1.0, since=event.time - age, evidence=(proof,))
+        return _claim(event, "worker.stopped", 1.0, text, age)
 
 
 @dataclass(slots=True)
@@ -71,15 +68,19 @@ class EndedHangs:
             return
         for worker, event in found.items():
             self.accused(worker, integer_attribute(event, "epoch"))
-            yield _claim(event)
+            yield _hang(event)
 
 
-def _claim(event: Event) -> Claim:
+def _hang(event: Event) -> Claim:
     worker, step, age = event.entity.name, event.attributes.get("step", ""), max(0.0, float_attribute(event, "age_s"))
     where = f" in step {step}" if step else ""
     if event.name == "stall":
         text = f"worker {worker} hung{where} for {age:.1f} s when its job went on without it: it {event.attributes.get('doing', '') or 'did not move'}"
     else:
         text = f"the job left worker {worker} out{where}: {event.attributes.get('reason', '')}"
-    proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age, status="task hang")
-    return Claim(entity=Entity(kind=event.entity.kind, name=worker), kind="worker.stalled", score=0.95, since=event.time - age, evidence=(proof,))
+    return _claim(event, "worker.stalled", 0.95, text, age)
+
+
+def _claim(event: Event, kind: str, score: float, text: str, age_s: float) -> Claim:
+    proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age_s, status="task hang")
+    return Claim(entity=event.entity, kind=kind, score=score, since=event.time - age_s, evidence=(proof,))

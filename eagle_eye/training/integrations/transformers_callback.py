@@ -36,10 +36,10 @@ class TrainerSteps(TrainerCallback):  # type: ignore[misc]  # of another package
 
     def __getstate__(self) -> dict[str, Any]:
         """A model that is pickled or copied takes its hooks along, and so this callback: without what it does in this process."""
-        return {"_counts_of": self._counts_of}
+        return {"counts_of": self._counts_of}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**{name.removeprefix("_"): value for name, value in state.items()})  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     # --- the loop
 

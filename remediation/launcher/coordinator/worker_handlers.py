@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from eagle_eye.event_attributes import EXCLUDED_STALLED
 from remediation.launcher.job_declaration import DEATH, LOST, EpochRequest, JobPhase
 
 from .coordinator_effects import DismissWorker, EmitEvent
@@ -317,8 +318,7 @@ def exclude_stalled(state: CoordinatorState, fact: WorkersStalled) -> Effects:
         return []
     if state.phase is JobPhase.FORMING and state.elastic.evicted_workers(state.membership.evicted).issuperset(found):
         return exclude_leaving(state, state.request) if state.request.soft else []
-    reason = "it was stalled while all others waited for it"
-    excluded = [effect for worker in found for effect in state.elastic.exclude(worker, reason)]
+    excluded = [effect for worker in found for effect in state.elastic.exclude(worker, EXCLUDED_STALLED)]
     state.elastic.noticed_s = max(fact.workers.values())
     return excluded + heal(state, EpochRequest(reason="stall"))
 
