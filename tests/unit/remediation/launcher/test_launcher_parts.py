@@ -156,15 +156,15 @@ def test_a_worker_that_is_gone_is_told_once_its_zygote_says_how_it_ended(tmp_pat
         told: list[int | None] = []
         workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.append(status))
         pid = 1 << 22  # above the kernel's highest: gone
-        workers._by_pid[pid] = Worker(
+        worker = workers._by_pid[pid] = Worker(
             place=RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
             log=tmp_path, log_from=0, ring=tmp_path / "ring", socket=tmp_path, began=0.0,
         )  # fmt: skip
         workers._watch.watch(pid)
-        loop = asyncio.get_running_loop()
-        said = loop.create_future()
-        loop.call_later(0.2, lambda: (workers.exited(pid, status), said.set_result(None)))
-        await said
+        async with asyncio.timeout(5):
+            while not worker.dying:
+                await asyncio.sleep(0)
+        workers.exited(pid, status)
         return told
 
     assert asyncio.run(end()) == [status]
@@ -181,8 +181,8 @@ def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path:
             socket=tmp_path, began=0.0, status=0,
         )  # fmt: skip
         workers.zygote_lost()
-        with pytest.raises(subprocess.TimeoutExpired):
-            stranger.wait(0.2)
+        stranger.terminate()
+        assert stranger.wait() == -signal.SIGTERM, "the first signal that it got"
     finally:
         stranger.kill()
         stranger.wait()
