@@ -1,7 +1,6 @@
 """Real processes that hang and their innocent twins, looked into as an agent does."""
 
 import ctypes
-import itertools
 import os
 import platform
 import signal
@@ -19,7 +18,7 @@ from eagle_eye.activity.last_collective import last_collective
 from eagle_eye.clock import SystemClock
 
 PATIENCE_S = 600.0
-ATTEMPTS = 20
+ATTEMPTS, ATTEMPTS_MOST = 20, 60
 CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 SCRIPTS = {
@@ -73,14 +72,14 @@ def _start(folder: Path, name: str) -> "subprocess.Popen[str]":
 
 def _settled(pid: int, awaited: ActivityKind | None = None) -> Activity:
     """The verdict once the script has come to its place: two in succession are the same. Of several places on its way one is `awaited`, for a while."""
-    before: ActivityKind | None = None
-    for attempt in itertools.count():
+    seen: list[Activity] = []
+    for attempt in range(ATTEMPTS_MOST):
         found = inspect(pid, PATIENCE_S, SystemClock())
         assert found is not None
-        if found.kind is before and (awaited in (None, found.kind) or attempt > ATTEMPTS):
+        if seen and found.kind is seen[-1].kind and (awaited in (None, found.kind) or attempt > ATTEMPTS):
             return found
-        before = found.kind
-    raise AssertionError
+        seen.append(found)
+    raise AssertionError(f"no verdict twice in succession: {seen}")
 
 
 @pytest.mark.parametrize("name", ["deadlock", "event", "queue", "joins_a_deadlock", "holds_the_interpreter", "sleeps_for_ever", "kernel"])
