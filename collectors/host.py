@@ -6,6 +6,7 @@ backwards (an interface was reset, a disk was taken out): never a negative or an
 
 import logging
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Kind, Reading
 
-from .node.blocked_processes import BlockedProcesses
 from .node.clock_offset import ClockWatch
 from .node.kernel_files import KernelFiles, count_of, names_in
 
@@ -48,6 +48,8 @@ NAMES = SHARES + GAUGES + RATES + PRESSURES + KERNEL_GAUGES
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """Guest time is contained in user time (man 5 proc_stat), so it is left out."""
 LOOPBACK = "lo"
+PROCESSES_MOST = 20_000
+"""That are looked at for those that are blocked."""
 
 Counters = dict[str, float]
 
@@ -196,3 +198,44 @@ def _waited(pressure: Path) -> float:
     """Seconds in which some task waited, since boot: the first line ends with `total=MICROSECONDS`."""
     with pressure.open() as lines:
         return float(lines.readline().rpartition("total=")[2]) / 1e6
+
+
+# --- blocked processes
+
+
+@dataclass
+class BlockedProcesses:
+    """How many processes of a machine the kernel holds in uninterruptible sleep (state D), and still at the next look: they wait for storage or a driver.
+
+    Looked at now and then: every process for a moment in state D waits for its disk, and most are out of it at once.
+    """
+
+    proc: Path = Path("/proc")
+
+    def __post_init__(self) -> None:
+        self._before: frozenset[tuple[str, bytes]] | None = None
+
+    def look(self) -> float:
+        """Of how many this look and the one before say so; NaN at the first one."""
+        before, self._before = self._before, frozenset(self._held())
+        return float("nan") if before is None else float(len(before & self._before))
+
+    def _held(self) -> list[tuple[str, bytes]]:
+        """Process and its start time, so that a later one of the same number is another."""
+        folder = str(self.proc)
+        pids = [name for name in names_in(self.proc) if name[0].isdigit()][:PROCESSES_MOST]
+        return [(pid, fields[19]) for pid in pids if len(fields := _stat_fields(f"{folder}/{pid}/stat")) > 19 and fields[0] == b"D"]
+
+
+def _stat_fields(path: str) -> list[bytes]:
+    """From the state on (man 5 proc_pid_stat); none if the process is gone. The name before may hold spaces and brackets."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return os.read(file, 1024).rpartition(b")")[2].split()
+    except OSError:
+        return []
+    finally:
+        os.close(file)

@@ -7,6 +7,7 @@ row knows are not reported. Many equal messages are one event a minute, with the
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,11 @@ from eagle_eye.types import Event, Kind
 
 from .agent.job_directory import JobDirectory
 from .agent.unsigned_event import filled, unsigned_event
-from .log.gpu_addresses import GpuAddresses
-from .log.kernel_messages import KernelMessage, KernelMessages
+from .log.kernel_messages import KernelMessage, KernelMessages, pci_address_of
 from .log.kernel_sources import FileSource, JournalSource, KernelLine, KernelSource, KmsgSource, SourcePosition
 from .log.position_file import PositionFile
 from .log.repeat_limit import RepeatLimit
+from .node.driver_gpus import DRIVER, UUID, driver_gpus
 from .worker.procfs import in_first_pid_namespace
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ OF_A_GPU = {"xid": "gpu.xid", "fell_off_the_bus": "gpu.lost"}
 """Code of a message → the event, the same that NVML's readings give."""
 FAR_S = 366 * 86400.0
 """A message that seems older, or from the future, has no time of its own."""
+_NAMED_GPU = re.compile(rf"NVRM: GPU at PCI:([0-9a-fA-F:.]+): ({UUID})")
 
 
 @dataclass
@@ -203,3 +205,27 @@ class KernelLogCollector:
                 if worker.pid == pid:
                     return worker.worker, job.job
         return "", ""
+
+
+class GpuAddresses:
+    """PCI address → UUID of this node's GPUs, as the driver's files (`refresh`) and its own log lines (`learn`) tell: no call into the driver, which may hang.
+
+    An address that was known once stays known: a GPU that is lost has no UUID any more.
+    """
+
+    def __init__(self, driver: Path = DRIVER) -> None:
+        self._driver = driver
+        self._uuids: dict[str, str] = {}
+
+    def refresh(self) -> None:
+        """Read the driver's files again; a node without them has none."""
+        self._uuids |= {gpu.pci: gpu.uuid for gpu in driver_gpus(self._driver) if gpu.uuid}
+
+    def learn(self, line: str) -> None:
+        """`NVRM: GPU at PCI:0000:9b:00: GPU-…`, which the driver writes before the first Xid of a GPU."""
+        if (found := _NAMED_GPU.search(line)) and (address := pci_address_of(found[1])):
+            self._uuids[address] = found[2]
+
+    def name_of(self, address: str) -> str:
+        """Its UUID; the address itself where that is not known, and '' for none."""
+        return self._uuids.get(address, address)

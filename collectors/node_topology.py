@@ -5,7 +5,7 @@ Both are told to each job on the node once, and again when they have changed (`n
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -29,13 +29,13 @@ from .node.pci_topology import gpu_place, nearest_ports, place_of
 from .node.rails import rails_of
 from .site.lldp_neighbors import COMMAND, LldpNeighbor, LldpNeighbors
 from .site.node_labels import FILES, RACK_LABELS, SWITCH_LABELS, ZONE_LABELS, NodeLabels
-from .site.place_sources import PlaceSources
 from .site.slurm_topology import FOLDERS, SlurmTopology
 
 log = logging.getLogger(__name__)
 
 Attributes = Mapping[str, str]
 NOBODY = LldpNeighbor("", "")
+LLDP = "lldp"
 
 
 @dataclass
@@ -168,3 +168,42 @@ def _attributes(place: NodePlace) -> Attributes:
 def _words(place: NodePlace) -> str:
     known = ", ".join(f"{name} {value}" for name, value in (("switch", place.switch), ("rack", place.rack), ("zone", place.zone)) if value)
     return f"{known} (by {place.source})" if known else "location unknown"
+
+
+# --- where the node is
+
+
+class PlaceSources:
+    """Where one node is: what the configuration, Slurm, labels of Kubernetes and LLDP say, joined. For each value the first that knows it counts."""
+
+    def __init__(self, node: str, configured: ConfiguredPlaces, slurm: SlurmTopology, labels: NodeLabels) -> None:
+        self._node, self._configured, self._slurm, self._labels = node, configured, slurm, labels
+
+    def place(self, neighbors: Mapping[str, LldpNeighbor], fabric: Sequence[str]) -> NodePlace:
+        """`fabric`: the interfaces that training uses; others, such as one for management, hang at a switch of no interest."""
+        return joined((self._configured.of(self._node), self._slurm.place_of(self._node), self._labels.place(), place_of_neighbors(neighbors, fabric)))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be used at the last look, each with its remedy."""
+        return tuple(filter(None, (self._slurm.problem, self._labels.problem)))
+
+
+def joined(places: Iterable[NodePlace]) -> NodePlace:
+    """Of several places the first value of each kind; `source` names those that gave one.
+
+    >>> joined([NodePlace(rack="r1", source="configuration"), NodePlace(switch="s1", rack="b1", source="slurm")])
+    NodePlace(schema=1, switch='s1', rack='r1', zone='', source='configuration,slurm')
+    """
+    known = NodePlace()
+    for place in places:
+        switch, rack, zone = known.switch or place.switch, known.rack or place.rack, known.zone or place.zone
+        if (switch, rack, zone) != (known.switch, known.rack, known.zone):
+            known = NodePlace(switch=switch, rack=rack, zone=zone, source=f"{known.source},{place.source}".lstrip(","))
+    return known
+
+
+def place_of_neighbors(neighbors: Mapping[str, LldpNeighbor], fabric: Sequence[str]) -> NodePlace:
+    """The switch at which all ports of the fabric hang; none where each rail has a switch of its own: no single one takes such a node away."""
+    switches = {neighbors[interface].switch for interface in fabric if interface in neighbors}
+    return NodePlace(switch=switches.pop(), source=LLDP) if len(switches) == 1 else NodePlace()

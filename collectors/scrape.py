@@ -8,7 +8,7 @@ itself is not taken from an exporter: the agent leaves it out (agent/reading_pre
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -22,19 +22,50 @@ from eagle_eye.types import Event, Kind, Reading
 
 from .agent.job_directory import JobDirectory, LocalJob
 from .agent.unsigned_event import unsigned_event
-from .site.exporter_client import PageError, fetch_page, parse_endpoint
-from .site.exporter_page import read_page
+from .site.exporter_client import ExporterAddress, PageError, fetch_page, parse_endpoint
+from .site.exporter_page import NO_NUMBER, read_page
 from .site.exporter_table import ExporterMetric, ExporterTable
-from .site.scraped_endpoint import ScrapedEndpoint
 from .site.scraped_metrics import Cell, ScrapedMetrics
+from .site.source_health import SourceHealth
 
 log = logging.getLogger(__name__)
 
 RUN_S = 5.0
 """No further endpoint is asked in a run that has taken so long; the next run begins with it."""
 NO_ENDPOINT = 'no endpoint is named; name some: [collectors.scrape] endpoints = ["http://127.0.0.1:9400/metrics"]'
+REASONS_MOST = 20
+"""That are remembered of one endpoint, so that each is told once."""
+ORDINARY = frozenset({NO_NUMBER})
+"""NaN is how exporters write that there is nothing to tell."""
 
 Endpoints = Annotated[tuple[str, ...], msgspec.Meta(max_length=32)]
+
+
+@dataclass
+class ScrapedEndpoint:
+    """One endpoint over time: whether it works, and what of its page cannot be used. No I/O."""
+
+    endpoint: ExporterAddress
+    cells: ScrapedMetrics
+    asked: float = -math.inf
+    """Monotonic time."""
+    numbers: dict[Cell, float] = field(default_factory=dict)
+    """Of the present run."""
+    health: SourceHealth = field(default_factory=SourceHealth)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Why series were left out → how many, since the agent's start."""
+    _reasons: set[str] = field(default_factory=set)
+
+    def count(self, left_out: Counter[str]) -> list[str]:
+        """Take in what could not be used; returns the reasons that are new here."""
+        self.left_out.update(left_out)
+        return list(self._new(reason for reason in left_out if reason not in ORDINARY))
+
+    def _new(self, reasons: Iterable[str]) -> Iterable[str]:
+        for reason in reasons:
+            if reason not in self._reasons and len(self._reasons) < REASONS_MOST:
+                self._reasons.add(reason)
+                yield reason
 
 
 @dataclass

@@ -244,7 +244,7 @@ NVLINK = (
 """Replays, recoveries (162) and CRC errors are known up to Hopper, the others from Blackwell on."""
 
 ADVICE = (FieldMetric("recovery_action", (_F.GET_GPU_RECOVERY_ACTION,), _STATE),)
-"""The driver's own advice, each second: collectors.nvml.state_changes names it."""
+"""The driver's own advice, each second: watched_gpu.StateChanges names it."""
 
 FIELD_METRICS = (*POWER, *THROTTLING, *ECC, *MEMORY_REPAIR, *PCIE, *NVLINK, *ADVICE)
 FIELD_NAMES = tuple(dict.fromkeys(metric.name for metric in FIELD_METRICS))

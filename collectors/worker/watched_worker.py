@@ -9,9 +9,8 @@ from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
 
-from .cpu_quota import CpuQuota, QuotaUse
 from .memory_limit import UNKNOWN, MemoryLimit, MemoryUse
-from .processor_use import ProcessorUse
+from .processor_use import CpuQuota, ProcessorUse, QuotaUse
 from .procfs import DEAD, ProcessHandle, ProcStat
 from .stall_limits import STOPPED, ProgressSample, StallLimits, WorkerProgress
 

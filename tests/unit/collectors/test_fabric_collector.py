@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.fabric import NAMES, FabricCollector
-from collectors.node.ethtool_counters import EthtoolCounters
-from collectors.node.link_counters import metric_of
+from collectors.node.link_counters import EthtoolCounters, metric_of
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import NodesConfig, TopologyConfig
 from eagle_eye.types import Event, Kind, Reading

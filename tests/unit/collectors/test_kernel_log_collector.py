@@ -8,8 +8,7 @@ import pytest
 
 from collectors import kernel_log
 from collectors.agent.job_directory import LocalJob, LocalWorker
-from collectors.kernel_log import KernelLogCollector
-from collectors.log.gpu_addresses import GpuAddresses
+from collectors.kernel_log import GpuAddresses, KernelLogCollector
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Event, Kind
 
@@ -155,3 +154,35 @@ def test_gpus_are_named_by_the_drivers_files(node: Node, tmp_path: Path, monkeyp
     node.collector = node.start()
     (event,) = node.told("NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.")
     assert event.entity.name == UUID
+
+
+# --- PCI addresses of GPUs, from the driver's files and its log
+
+INFORMATION = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 501\nGPU UUID: \t {uuid}\nBus Type: \t PCIe\nBus Location: \t 0000:9b:00.0\nDevice Minor: \t 4\n"
+
+
+def driver_files(folder: Path, uuid: str) -> Path:
+    (folder / "gpus" / "0000:9b:00.0").mkdir(parents=True, exist_ok=True)
+    (folder / "gpus" / "0000:9b:00.0" / "information").write_text(INFORMATION.format(uuid=uuid))
+    return folder
+
+
+def test_the_drivers_files_name_the_gpu_of_an_address(tmp_path: Path) -> None:
+    gpus = GpuAddresses(driver_files(tmp_path, UUID))
+    gpus.refresh()
+    assert (gpus.name_of("0000:9b:00.0"), gpus.name_of("0000:18:00.0"), gpus.name_of("")) == (UUID, "0000:18:00.0", "")
+
+
+def test_a_gpu_that_is_lost_keeps_its_name(tmp_path: Path) -> None:
+    gpus = GpuAddresses(driver_files(tmp_path, UUID))
+    gpus.refresh()
+    driver_files(tmp_path, "GPU-????????-????-????-????-????????????")
+    gpus.refresh()
+    assert gpus.name_of("0000:9b:00.0") == UUID
+
+
+def test_the_drivers_own_line_names_it_where_there_are_no_files(tmp_path: Path) -> None:
+    gpus = GpuAddresses(tmp_path / "none")
+    gpus.refresh()
+    gpus.learn(f"NVRM: GPU at PCI:0000:9b:00: {UUID}")
+    assert gpus.name_of("0000:9b:00.0") == UUID

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from collectors.agent.job_directory import LocalJob
-from collectors.node_topology import NodeTopologyCollector
+from collectors.node_topology import NodeTopologyCollector, place_of_neighbors
 from collectors.site.lldp_neighbors import LldpNeighbor
-from collectors.site.place_sources import place_of_neighbors
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import NodesConfig, TopologyConfig
 from eagle_eye.node_devices import NodeGpu, gpus_told
