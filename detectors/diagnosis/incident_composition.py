@@ -1,7 +1,7 @@
 """What the findings of one incident mean: cause, culprits, severity, evidence, rivals."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,13 +20,15 @@ from eagle_eye.types import (
 
 from .causes import EVERYWHERE, LASTING, PROGRAM_ON_GPU, RECOVERY_S, WHOLE_NODE, Cause
 from .finding_relations import are_one_fault, cause_of, explains, movers, only_of_the_program, says_the_same, strength
-from .shared_place import place_evidence
 
 PARTS_KEPT = 256
 COUNT = "count"
 """Metric of the lines that only count."""
 ALIKE_S = 1.0
 LINES_PER_MOVER, LINES_PER_VICTIM, MOVERS_SHOWN, VICTIMS_SHOWN = 8, 1, 64, 8
+OF_A_SWITCH = frozenset({"node lost", "link down", "link degraded", "link errors"})
+"""Causes (causes.py) of which a switch, or the power of a rack, may be the cause in turn."""
+WORKERS_SHOWN = 8
 
 
 def roots_of(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
@@ -71,7 +73,7 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
     if word in PROGRAM_ON_GPU and any(only_of_the_program(part) for part in parts):
         word = PROGRAM_ON_GPU[word]
-    evidence = (*place_evidence(roots, cause.word, topology), *_evidence(parts, roots, incident.more))
+    evidence = (*_place_evidence(roots, cause.word, topology), *_evidence(parts, roots, incident.more))
     if everywhere:
         evidence = (Evidence(text=EVERYWHERE), *evidence)
     to_blame = {root.id for root in roots}
@@ -203,3 +205,51 @@ def _evidence(parts: Sequence[Finding], roots: Sequence[Finding], further: Mappi
 def _rest(words: str, more: Counter[str]) -> list[Evidence]:
     told = ", ".join(f"{count} × {kind}" for kind, count in sorted(more.items()))
     return [Evidence(text=f"{words} {told}", metric=COUNT, value=float(more.total()))] if told else []
+
+
+# --- where
+
+
+def _place_evidence(roots: Sequence[Finding], cause: str, topology: Topology) -> tuple[Evidence, ...]:
+    """Lines about the roots of an incident: nodes that share a switch or a rack that others of the job do not, and workers that send through a link.
+
+    Lines of evidence, and no verdict: a switch has no agent that could say that it is down. None where nothing is known.
+    """
+    if cause not in OF_A_SWITCH:
+        return ()
+    return (*_shared_place(roots, topology), *_senders(roots, topology))
+
+
+def _shared_place(roots: Sequence[Finding], topology: Topology) -> Iterator[Evidence]:
+    """The narrowest place that holds all nodes of the fault, and not all of the job."""
+    nodes = {node for root in roots if (node := node_of(root.entity, topology))}
+    others = {topology.workers[worker] for worker in topology.jobs.get(roots[0].job, ()) if worker in topology.workers} - nodes
+    for kind, places in (("switch", topology.nodes), ("rack", topology.racks)):
+        place = _only([places.get(node, "") for node in nodes])
+        if len(nodes) > 1 and place and any(places.get(node, "") not in ("", place) for node in others):
+            beside = sum(places.get(node, "") == place for node in others)
+            yield Evidence(text=f"all {len(nodes)} nodes are at {kind} {place}, where {beside or 'no'} other node{'' if beside == 1 else 's'} of the job {'is' if beside == 1 else 'are'}")
+            return
+
+
+def _only(places: Sequence[str]) -> str:
+    """The one that they all are; '' for several, or where one is not known."""
+    return places[0] if len(set(places)) == 1 else ""
+
+
+def _senders(roots: Sequence[Finding], topology: Topology) -> Iterator[Evidence]:
+    """Workers of the job whose GPUs are next to a link of the fault."""
+    links = {root.entity.name for root in roots if root.entity.kind is Kind.LINK}
+    found = list(_workers_at(links, roots[0].job, topology)) if links else []
+    for worker, link in found[:WORKERS_SHOWN]:
+        yield Evidence(text=f"worker {worker} sends through {link}, the port next to its GPU")
+    if len(found) > WORKERS_SHOWN:
+        yield Evidence(text=f"and so do {len(found) - WORKERS_SHOWN} other workers through theirs")
+
+
+def _workers_at(links: set[str], job: str, topology: Topology) -> Iterator[tuple[str, str]]:
+    ports: Mapping[str, str] = topology.gpu_ports
+    for worker in topology.jobs.get(job, ()) if ports else ():
+        link = ports.get(topology.worker_gpus.get(worker, ""), "")
+        if link in links:
+            yield worker, link
