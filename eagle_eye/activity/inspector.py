@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -12,7 +13,6 @@ from types import MappingProxyType
 
 from eagle_eye.clock import Clock
 
-from .alarm_signals import handles_alarm
 from .hang_verdict import TRACED, Activity, ActivityKind, ProcessLook, in_collective, judge
 from .kernel_state import state_of
 from .last_collective import LastCollective, last_collective
@@ -35,6 +35,8 @@ ROUND_LOOKS, ROUNDS = 2, 10
 THREADS = 8
 SAME_S = 0.5
 """Two ends of a timer that are so close together are one: each look takes its time."""
+ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+"""Of the interval timers, in the order of `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`."""
 
 Look = Callable[[int, Clock], ProcessLook | None]
 """Process → what is to be seen of it now, None if it is gone."""
@@ -231,3 +233,20 @@ def _uses_gpu(pid: int) -> bool:
                 if os.readlink(entry.path).startswith("/dev/nvidia"):  # noqa: PTH115 - one entry of many
                     return True
     return False
+
+
+def handles_alarm(pid: int) -> bool:
+    """Whether an alarm may interrupt a process: it handles the signal of one. When that comes is not to be seen from outside (man 2 setitimer).
+
+    From /proc/PID/status (man 5 proc_pid_status); False if the process is gone.
+    """
+    try:
+        return caught(Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return False
+
+
+def caught(status: str) -> bool:
+    """Whether the mask of the signals that are handled has one of `ALARMS`."""
+    mask = next((line.partition(":")[2].strip() for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return any(int(mask, 16) >> (number - 1) & 1 for number in ALARMS)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from eagle_eye.activity.hang_verdict import ActivityKind, ProcessLook
-from eagle_eye.activity.inspector import ActivityInspector
+from eagle_eye.activity.inspector import ActivityInspector, caught, handles_alarm
 from eagle_eye.activity.last_collective import LastCollective
 from eagle_eye.clock import FakeClock
 from fakes.process_looks import ALL_REDUCE, TRAIN, VALIDATE, FakeProcesses, Inline, look
@@ -122,3 +122,9 @@ def test_a_suspect_is_asked_for_its_collective(processes: FakeProcesses, clock: 
     inspector.watch([("a", 7), ("b", 8)], {"a": "/run/a.fr"})
     found = [inspector.activity(key) for key in "ab"]
     assert [each.collective for each in found if each is not None] == [waits, None]
+
+
+@pytest.mark.parametrize(("mask", "found"), [("0000000100000002", False), ("0000000100002002", True), ("0000000002000000", True), ("0000000004000000", True), ("0000000008000000", False)])
+def test_an_alarm_that_is_handled(mask: str, found: bool) -> None:
+    assert caught(f"Name:\tpython\nSigIgn:\tffffffffffffffff\nSigCgt:\t{mask}\n") is found
+    assert not handles_alarm(0x7FFFFFFF)

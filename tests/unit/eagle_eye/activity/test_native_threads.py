@@ -1,4 +1,4 @@
-"""Threads that run no Python: which of them may wake one that does, and alarms."""
+"""Threads that run no Python: which of them may wake one that does."""
 
 import os
 import threading
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from eagle_eye.activity.alarm_signals import caught, handles_alarm
 from eagle_eye.activity.native_threads import NativeThread, may_wake, wakers
 from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
 
@@ -48,9 +47,3 @@ def test_the_threads_of_a_process_that_run_no_python() -> None:
         other.join()
     assert [[each.name for each in found].count("callback") for found in (known, unknown)] == [0, 1]
     assert wakers(0x7FFFFFFF, ()) == ()
-
-
-@pytest.mark.parametrize(("mask", "found"), [("0000000100000002", False), ("0000000100002002", True), ("0000000002000000", True), ("0000000004000000", True), ("0000000008000000", False)])
-def test_an_alarm_that_is_handled(mask: str, found: bool) -> None:
-    assert caught(f"Name:\tpython\nSigIgn:\tffffffffffffffff\nSigCgt:\t{mask}\n") is found
-    assert not handles_alarm(0x7FFFFFFF)
