@@ -1,7 +1,7 @@
 """Prints incidents of the ledger, as text and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
@@ -155,13 +155,28 @@ def _metric_rows(outcome: Outcome, rate: str) -> Iterator[tuple[str, str, str]]:
 
 def _print_stacks(console: Console, ledger: "Ledger", incident: str, *, wide: bool) -> None:
     """Stacks of the workers, from the action `dump`. `wide`: as py-spy wrote them; those that differ from the others come first."""
-    from eagle_eye.app.incident_stacks import print_dump  # the list of incidents does without
-
     dumps = [step.detail for plan in ledger.plans(incident=incident) if plan.action == "dump" for step in ledger.progress(plan.id) if step.state == "done"]
     if not dumps:
         console.print("no stacks were dumped for this incident")
     for dump in dumps:
-        print_dump(console, msgspec.json.decode(dump)["stacks"], wide=wide)
+        _print_dump(console, msgspec.json.decode(dump)["stacks"], wide=wide)
+
+
+def _print_dump(console: Console, stacks: list[dict[str, Any]], *, wide: bool) -> None:
+    """All workers of a dump in groups of equal stacks, or each text as py-spy wrote it.
+
+    `stacks`: of the detail of a step `dump` (remediation/actions/dump.py). What is no output of py-spy, such as what the kernel said instead, is printed as it is.
+    """
+    from eagle_eye.activity.py_spy_text import parse_text  # the list of incidents does without
+    from eagle_eye.activity.stack_groups import SampledProcess, group_stacks
+    from eagle_eye.app.stack_printing import print_groups
+
+    found = [(each, () if wide else parse_text(each["stack"])) for each in stacks]
+    processes = {str(worker): SampledProcess(samples=(threads,)) for each, threads in found if threads for worker in each["workers"]}
+    print_groups(console, group_stacks(processes), "worker", wide=False)
+    for each in (each for each, threads in found if not threads):
+        console.print(f"[bold]{escape(', '.join(each['workers']))}[/]")
+        console.print(each["stack"], highlight=False, markup=False, soft_wrap=True)
 
 
 def _entry_text(entry: TimelineEntry, *, wide: bool) -> str:

@@ -1,6 +1,8 @@
 """`eagle-eye stacks`: where the processes of a job are, in groups of equal stacks."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -8,19 +10,19 @@ from rich.console import Console
 
 from eagle_eye.activity.motion import ENDED
 from eagle_eye.activity.open_files import open_files
-from eagle_eye.activity.python_stacks import NoStacks
+from eagle_eye.activity.python_stacks import NoStacks, parse
 from eagle_eye.activity.stack_groups import SampledProcess, group_stacks
 from eagle_eye.activity.stack_sampler import LOOK_LIMIT_S
 from eagle_eye.activity.stack_text import PLURALS, members_text
 from eagle_eye.app import options
 from eagle_eye.app.launcher_registry import run_dirs
 from eagle_eye.app.printing import print_json, print_text
-from eagle_eye.app.stack_files import by_rank, files_in, read_files
 from eagle_eye.app.stack_printing import groups_json, print_groups, print_open_files, process_json
 from eagle_eye.app.stack_reports import Taken, bar, reports_of, sample_processes
 from eagle_eye.app.stack_targets import StackTargets, job_is_registered, of_job, of_pids
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
+from eagle_eye.regular_file import read_owned
 
 REMEDIES = {
     NoStacks.NOT_INSTALLED: "install it: pip install 'eagle-eye[node]'",
@@ -30,6 +32,13 @@ REMEDIES = {
 }
 NAMED = 5
 """Files that are left out, told one by one."""
+FILE_LARGEST = 16 << 20
+"""Bytes of a file of py-spy; one of a rank with 200 threads has 2 MB."""
+FILES_MOST = 200_000
+"""Files of a folder that are read."""
+RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+NUMBER = re.compile(r"\d+")
+Told = Callable[[str], None]
 
 
 @click.command(short_help="show where the workers of a job are: groups of equal stacks, and what each waits for")
@@ -110,14 +119,14 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word if number == 1 else PLURALS.get(word, f'{word}s')}"
 
 
-# --- files --------------------------------------------------------------------------------------------------------------
+# --- files of py-spy dump --json, whose names tell the ranks ----------------------------------------------------------------
 
 
 def _from_files(paths: Sequence[Path], *, json_lines: bool, wide: bool) -> None:
-    files, complaints, found = files_in(paths), list[str](), list[tuple[Path, SampledProcess]]()
+    files, complaints, found = _files_in(paths), list[str](), list[tuple[Path, SampledProcess]]()
     with bar("reading files") as shown:
         task = shown.add_task("", total=len(files))
-        for file, process in read_files(files, complaints.append):
+        for file, process in _read_files(files, complaints.append):
             if process is not None:
                 found.append((file, process))
             shown.advance(task)
@@ -127,7 +136,7 @@ def _from_files(paths: Sequence[Path], *, json_lines: bool, wide: bool) -> None:
         click.echo(f"left out: {len(complaints) - NAMED} files more", err=True)
     if not found:
         raise click.ClickException(f"no file with stacks in {', '.join(map(str, paths))}: write one on each node with py-spy dump --nonblocking --json --pid PID > rank-N.json")
-    word, processes = by_rank(found)
+    word, processes = _by_rank(found)
     groups = group_stacks(processes)
     if json_lines:
         print_json({"job": "", "groups": groups_json(groups), "processes": [], "gone": [], "late": []})
@@ -135,3 +144,44 @@ def _from_files(paths: Sequence[Path], *, json_lines: bool, wide: bool) -> None:
     console = Console()
     print_text(console, f"{_counted(len(processes), word)} in {len(files)} file{'s' * (len(files) > 1)}, one look at each")
     print_groups(console, groups, word, wide=wide)
+
+
+def _files_in(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Files, and those of folders, without what begins with a dot. Raises OSError."""
+    return tuple(file for path in paths for file in (_in_folder(path) if path.is_dir() else (path,)))
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if not file.name.startswith(".") and not file.is_dir())[:FILES_MOST]
+
+
+def _read_files(files: Iterable[Path], left_out: Told) -> Iterator[tuple[Path, SampledProcess | None]]:
+    """Each file with its stacks; None for one that holds none, which `left_out` is told with the reason."""
+    for file in files:
+        try:
+            content, _ = read_owned(file, FILE_LARGEST)
+        except OSError as error:
+            left_out(f"{file}: {error.strerror}")
+            yield file, None
+            continue
+        threads = parse(content)
+        if not threads:
+            left_out(f"{file}: it is no output of py-spy dump --json")
+        yield file, SampledProcess(samples=(threads,)) if threads else None
+
+
+def _by_rank(found: Iterable[tuple[Path, SampledProcess]]) -> tuple[str, dict[str, SampledProcess]]:
+    """(what a member is called, name → stacks, in the order of the ranks). Files that would be one rank are named by their paths, as all are when one name holds no number."""
+    known = list(found)
+    ranks = [_rank(file) for file, _ in known]
+    often = Counter(ranks)
+    if any(rank is None or often[rank] > 1 for rank in ranks):
+        return "process", {str(file.with_suffix("")): process for file, process in known}
+    numbered = {str(rank): process for (_, process), rank in zip(known, ranks, strict=True)}
+    return "rank", dict(sorted(numbered.items(), key=lambda item: int(item[0])))
+
+
+def _rank(file: Path) -> int | None:
+    """The number after `rank`, else the last one in the name without what follows its dot; None if there is none."""
+    found = RANK.findall(file.stem) or NUMBER.findall(file.stem)
+    return int(found[-1]) if found and len(found[-1]) < 10 else None
