@@ -1,5 +1,6 @@
 """The public API: `eagle_eye.elastic` builds an elastic worker from a model, a loss and data."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,14 +14,17 @@ from .fault_injection import InjectedFaults
 from .launcher_session import LauncherSession
 from .local_session import LocalSession
 from .model import Batch, Loss, Trainable, TrainedModel
+from .reduce.gradients import Gradients
 from .reduce.reduction import make_reduction
+from .train_state import huge_pages
 from .train_state.train_state import TrainState
-from .warmup import warm_up
 from .worker import ElasticWorker
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
+
+_log = logging.getLogger("eagle_eye.elastic")
 
 SOCKET = "EAGLE_EYE_ELASTIC_SOCKET"
 """Environment variable: the unix socket on which the launcher listens for elastic workers."""
@@ -103,3 +107,37 @@ def _session(environment: Mapping[str, str]) -> LauncherSession | LocalSession:
     if int(environment.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError("WORLD_SIZE is above 1 without Eagle Eye's launcher: start an elastic worker with `eagle-eye run`, not torchrun")
     return LocalSession(environment.get("EAGLE_EYE_WORKER") or "alone")
+
+
+# --- warm-up
+
+
+def warm_up(trained: Trainable, gradients: Gradients, train_state: TrainState) -> None:
+    """Do what can be done before a worker joins a job that trains. The training state and the accumulated gradients are unchanged afterwards.
+
+    The other workers wait from the step boundary at which it joins until it has its state, and in its first step until it has computed its
+    micro-batches. So it allocates memory for the state before, and computes one micro-batch for which no other worker waits.
+    """
+    _run_first_micro_batch(trained, gradients)
+    preallocated = train_state.preallocate()
+    huge_pages.collapse([*(entry.tensor for layer in train_state.layers for entry in layer.entries), *preallocated])
+
+
+def _run_first_micro_batch(trained: Trainable, gradients: Gradients) -> None:
+    """Forward and backward of a micro-batch whose result is discarded: the first one of a process takes longer than any other."""
+    before = {(layer, name): buffer.clone() for layer in trained.layers for name, buffer in layer.named_buffers()}
+    gradients.begin(0)
+    try:
+        gradients.finish(0, *trained.run(0, 0))
+    except Exception:  # noqa: BLE001 - the user's code: the same error is raised in the first step
+        _log.debug("the warm-up micro-batch failed", exc_info=True)
+    finally:
+        gradients.clear()
+    for layer in trained.layers:
+        for name, buffer in layer.named_buffers():
+            _restore(buffer, before.get((layer, name)))
+
+
+def _restore(buffer: "Tensor", before: "Tensor | None") -> None:
+    if before is not None and before.shape == buffer.shape:
+        buffer.detach().copy_(before)

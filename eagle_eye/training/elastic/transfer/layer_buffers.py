@@ -1,5 +1,6 @@
 """The layers that a worker sends or receives, cut into chunks: the same ones in the sender and in the receiver."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +9,6 @@ from typing import TYPE_CHECKING
 from eagle_eye.training.elastic.train_state import tensor_bytes
 from eagle_eye.training.elastic.train_state.train_state import LayerState
 
-from . import digest
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,6 +16,9 @@ CHUNK_BYTES = 4 << 20
 """A chunk is digested while it is still in the cache of a core."""
 MOST_PIECES = 512
 """Of a chunk; the kernel copies at most 1024 ranges at a time."""
+ROW_BYTES = 4096
+_WORD_BYTES = 8
+DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,13 @@ class LayerBytes:
     def hash_chunk(self, number: int) -> None:
         """Compute the digest of a chunk as it is now, once."""
         if number not in self._digests:
-            self._digests[number] = digest.of_chunk(self.parts(number))
+            self._digests[number] = chunk_digest(self.parts(number))
 
     def digest(self) -> str:
         """Of all chunks."""
         for number in range(len(self.chunks)):
             self.hash_chunk(number)
-        return digest.of_layer(self._digests[number] for number in range(len(self.chunks)))
+        return layer_digest(self._digests[number] for number in range(len(self.chunks)))
 
     def write_back(self) -> None:
         """Copy what arrived in buffers into the tensors of the layer."""
@@ -124,3 +126,40 @@ def _room(tensor: "Tensor") -> "Tensor":
     if tensor_bytes.is_direct(tensor):
         return tensor_bytes.flat(tensor)
     return torch.empty(tensor.numel() * tensor.element_size(), dtype=torch.uint8, pin_memory=tensor.device.type == "cuda")
+
+
+# --- digests
+
+
+def chunk_digest(parts: "Iterable[Tensor]") -> bytes:
+    """The digest of some uint8 tensors of shape (bytes,), one after another, in this process's memory.
+
+    It keeps up with copying them: a chunk is digested while it is still in the cache.
+    The bytes are taken as rows of 4 KiB, a row's 512 words of 64 bits are added up modulo 2^64, and the sums go through
+    SHA-256; what is no whole row goes there as it is. So a change of one word, thus any flipped bit, is seen for certain
+    (its row's sum changes), and so are rows, pages or chunks that were swapped unless their rows have the
+    same sums; several changes in one row cancel each other with a probability of 2^-64 if they are random. It does not see
+    words that were swapped within one row, which copying does not do, and it is no protection against malice. About 20 GB/s
+    on one core, where CRC-32 has 3.5 and SHA-256 1.3.
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        whole = part.numel() // ROW_BYTES * ROW_BYTES
+        if whole:
+            sums = _words(part[:whole]).view(-1, ROW_BYTES // _WORD_BYTES).sum(1)
+            found.update(tensor_bytes.view(sums))
+        rest = part[whole:]
+        found.update(tensor_bytes.view(rest))
+    return found.digest()[:DIGEST_BYTES]
+
+
+def layer_digest(chunks: Iterable[bytes]) -> str:
+    """The digest of a layer, in hexadecimal, from those of its chunks in order."""
+    return hashlib.sha256(b"".join(chunks)).hexdigest()[: 2 * DIGEST_BYTES]
+
+
+def _words(part: "Tensor") -> "Tensor":
+    import torch
+
+    aligned = part if part.storage_offset() % _WORD_BYTES == 0 else part.clone()
+    return aligned.view(torch.int64)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from eagle_eye.training.elastic.train_state import huge_pages
-from eagle_eye.training.elastic.transfer import digest, layer_buffers, remote_memory
+from eagle_eye.training.elastic.transfer import layer_buffers, remote_memory
+from eagle_eye.training.elastic.transfer.layer_buffers import chunk_digest, layer_digest
 from eagle_eye.training.elastic.transfer.shared_memory import SLOTS, SharedMemory
 
 
@@ -24,31 +25,31 @@ def noise(size: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("size", [1, 7, 1024, 5000, 1 << 16])
 def test_a_digest_sees_any_flipped_bit(size: int) -> None:
     content, chance = noise(size), random.Random(0)
-    before = digest.of_chunk([content])
+    before = chunk_digest([content])
     for _ in range(50):
         place, bit = chance.randrange(size), chance.randrange(8)
         content[place] ^= 1 << bit
-        assert digest.of_chunk([content]) != before
+        assert chunk_digest([content]) != before
         content[place] ^= 1 << bit
-    assert digest.of_chunk([content]) == before
+    assert chunk_digest([content]) == before
 
 
 @pytest.mark.parametrize("block", [1024, 4096, 1000, 12])
 def test_a_digest_sees_blocks_in_each_others_place(block: int) -> None:
     content = noise(1 << 16)
-    before = digest.of_chunk([content])
+    before = chunk_digest([content])
     for first, second in [(0, 1 << 15), (1024, 1024 + 4096), (5000, 40_000)]:
         swapped = content.clone()
         swapped[first : first + block], swapped[second : second + block] = content[second : second + block], content[first : first + block]
-        assert digest.of_chunk([swapped]) != before
-    assert digest.of_layer([b"a" * 16, b"b" * 16]) != digest.of_layer([b"b" * 16, b"a" * 16])
+        assert chunk_digest([swapped]) != before
+    assert layer_digest([b"a" * 16, b"b" * 16]) != layer_digest([b"b" * 16, b"a" * 16])
 
 
 def test_a_digest_is_of_the_bytes_wherever_they_lie() -> None:
     content = noise(1 << 14)
     shifted = torch.zeros((1 << 14) + 4, dtype=torch.uint8)
     shifted[4:] = content
-    assert digest.of_chunk([shifted[4:]]) == digest.of_chunk([content])
+    assert chunk_digest([shifted[4:]]) == chunk_digest([content])
 
 
 def test_chunks_cover_every_byte_once_and_begin_at_words() -> None:
