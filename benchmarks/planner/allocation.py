@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
-from remediation.planner.allocation.allocation import Allocation, solve
+from remediation.planner.allocation.allocation import Allocation, gains, gains_after_loss, solve
 from remediation.planner.allocation.event_table import EventTable
 from remediation.planner.allocation.next_events import next_events, problem_after
-from remediation.planner.allocation.objective import gains, gains_after_loss
 from remediation.planner.allocation.standby_table import StandbyTable
 from remediation.planner.allocation.tasks import AllocationProblem, Task, TaskCluster
 

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import msgspec
 from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import ControlError, LaunchError, PermanentError
+from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError
 from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
@@ -31,8 +32,7 @@ from remediation.launcher.worker.worker_socket import WorkerSocket
 from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import ZygoteLink
 
-from .control_network import ControlNetwork
-from .cordon_check import check_cordon
+from .control_network import Client, ControlNetwork
 from .event_log import EventLog, Write
 from .job_file import JobFile
 from .job_member import JobMember
@@ -126,7 +126,7 @@ class Launcher:
         await self._inbox.start()
         await self._elastic.sessions.start()
         await self._participation.start()
-        await asyncio.gather(self._zygote.ready(), check_cordon(self._participation.leader, settings))
+        await asyncio.gather(self._zygote.ready(), _check_cordon(self._participation.leader, settings))
 
     async def _finish(self, tasks: list[asyncio.Task[None]], code: int) -> None:
         """Leave nothing behind: no process, socket, ring or job file."""
@@ -197,6 +197,41 @@ def clean_up(settings: LauncherSettings, fence: CommandFence) -> None:
     if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
         with contextlib.suppress(OSError):  # not empty: there are checkpoints
             settings.checkpoints.rmdir()
+
+
+class CordonAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The leader's answer to `cordon_of`; empty: the node is free."""
+
+    job: str = ""
+    """From which it was evicted."""
+    reason: str = ""
+    since: float = 0.0
+
+
+async def _check_cordon(leader: Client | None, settings: LauncherSettings) -> None:
+    """At a launcher's start: whether another job's eviction keeps this node out. The job that evicted it knows so itself, by its layout.
+
+    Raises LaunchError on a cordoned node. Without a server, or without an answer of it, the job starts as if there were none.
+    """
+    if leader is None or not settings.cordon_answer_s:
+        return
+    try:
+        body = await leader.request("cordon_of", {"node": settings.node, "job": settings.job}, settings.cordon_answer_s)
+        cordon = msgspec.convert(body, CordonAnswer)
+    except (EagleEyeError, msgspec.ValidationError) as error:
+        log.warning("the server could not be asked whether %s is cordoned: %s", settings.node, error)
+        return
+    if not cordon.since:
+        return
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cordon.since))
+    why = f"{settings.node} is cordoned since {when}: it was evicted from {cordon.job} ({cordon.reason or 'no reason given'})"
+    if settings.ignore_cordon:
+        log.warning("%s; workers of %s are started here all the same (--ignore-cordon)", why, settings.job)
+        return
+    raise LaunchError(
+        f"{why}. No worker of {settings.job} is started here. After its repair: eagle-eye release {settings.node}; "
+        "to start here all the same: --ignore-cordon"
+    )
 
 
 async def _with_gpus(settings: LauncherSettings) -> LauncherSettings:
