@@ -26,8 +26,8 @@ from .thread_wait import WaitKind, wait_of
 log = logging.getLogger(__name__)
 
 LOOKS = 4
-LOOK_S = 0.4
-"""Between two looks: a verdict takes 1.2 s."""
+LOOK_S, GAP_S = 0.4, 0.2
+"""From the beginning of a look to that of the next: a verdict takes 1.2 s. After a look that took long on a busy node it waits at least so long."""
 AGAIN_S, AGAIN_LONGEST_S = 1.0, 10.0
 """Pause before the next verdict on a process that works; doubled each time up to the longest."""
 ROUND_LOOKS, ROUNDS = 2, 10
@@ -56,7 +56,7 @@ def look_at(pid: int, clock: Clock, read: StackReader = stacks_of) -> ProcessLoo
     waits = tuple(wait_of(pid, stack.thread, code) for stack in stacks)
     tracer = _tracer(pid) if state == TRACED else ""
     carried = tcp_bytes(pid) if stacks and in_collective(stacks[0], waits[0]) else 0
-    native = wakers(pid, {stack.thread for stack in stacks}) if waits and waits[0].kind is WaitKind.LOCK else ()
+    native = wakers(pid, {stack.thread for stack in stacks}, code) if waits and waits[0].kind is WaitKind.LOCK else ()
     return ProcessLook(clock.monotonic(), state, counters, stacks, waits, tracer, _uses_gpu(pid), native, handles_alarm(pid), carried) if state else None
 
 
@@ -97,9 +97,11 @@ def inspect(
     """Several looks and the verdict; takes `count` - 1 times `LOOK_S`. None if the process is gone. `timers`: of the looks before."""
     timers = timers or TimerWatch()
     looks: list[ProcessLook] = []
+    began = clock.monotonic()
     for index in range(count):
         if index:
-            clock.sleep(LOOK_S)
+            clock.sleep(max(GAP_S, began + LOOK_S - clock.monotonic()))
+        began = clock.monotonic()
         seen = look(pid, clock)
         if seen is None:
             return None

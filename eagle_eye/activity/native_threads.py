@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .kernel_state import name_of
+from .native_caller import CodeMap
 from .thread_wait import NEVER, ThreadWait, WaitKind, wait_of
 
 SERVICES = ("pt_", "gloo", "NCCL", "nccl", "cuda", "jemalloc_bg", "eagle-eye")
@@ -25,19 +26,19 @@ class NativeThread(NamedTuple):
     wait: ThreadWait
 
 
-def wakers(pid: int, python: Collection[int]) -> tuple[NativeThread, ...]:
-    """Those of a process now. `python`: its threads that run Python, as the kernel numbers them."""
-    return tuple(_wakers(pid, python))
+def wakers(pid: int, python: Collection[int], code: CodeMap | None = None) -> tuple[NativeThread, ...]:
+    """Those of a process now. `python`: its threads that run Python, as the kernel numbers them; `code`: of the process."""
+    return tuple(_wakers(pid, python, code or CodeMap(pid)))
 
 
-def _wakers(pid: int, python: Collection[int]) -> Iterator[NativeThread]:
+def _wakers(pid: int, python: Collection[int], code: CodeMap) -> Iterator[NativeThread]:
     for place, folder in enumerate(Path(f"/proc/{pid}/task").glob("[0-9]*")):
         thread = int(folder.name)
         if place >= MOST:
             return
         if thread == pid or thread in python:
             continue
-        found = NativeThread(name_of(pid, thread), wait_of(pid, thread))
+        found = NativeThread(name_of(pid, thread), wait_of(pid, thread, code))
         if may_wake(found):
             yield found
 

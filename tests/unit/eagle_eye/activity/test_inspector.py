@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from eagle_eye.activity.hang_verdict import ActivityKind, ProcessLook
-from eagle_eye.activity.inspector import ActivityInspector, caught, handles_alarm
+from eagle_eye.activity.inspector import ActivityInspector, caught, handles_alarm, inspect
 from eagle_eye.activity.last_collective import LastCollective
-from eagle_eye.clock import FakeClock
+from eagle_eye.clock import Clock, FakeClock
 from fakes.process_looks import ALL_REDUCE, TRAIN, VALIDATE, FakeProcesses, Inline, look
 
 
@@ -34,6 +34,19 @@ def test_who_works_is_looked_at_less_and_less_often_unless_somebody_is_in_a_hurr
     inspector.hurry("a")
     inspector.watch([("a", 7)])
     assert processes.looks == seldom + 4
+
+
+@pytest.mark.parametrize(("look_s", "apart_s"), [(0.0, 0.4), (0.15, 0.4), (0.3, 0.5)])
+def test_looks_begin_at_the_same_distance_on_a_busy_node_too(clock: FakeClock, look_s: float, apart_s: float) -> None:
+    began = []
+
+    def slow(_: int, clock: Clock) -> ProcessLook:
+        began.append(clock.monotonic())
+        clock.sleep(look_s)
+        return look(TRAIN)
+
+    assert inspect(7, 600.0, clock, slow) is not None
+    assert [later - earlier for earlier, later in itertools.pairwise(began)] == pytest.approx([apart_s] * 3)
 
 
 def test_a_process_that_is_gone_has_no_verdict(processes: FakeProcesses, clock: FakeClock) -> None:
