@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from . import exception_reporter, flight_recorder, group_progress, messages, probe_socket
-from .device_scalars import DeviceScalars
+from . import exception_reporter, flight_recorder, gpu_phases, group_progress, messages, probe_socket
 from .fault_drills import AcceleratorError
 from .ring_buffer import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
+from .step_records import StepRecords
 
 Item = TypeVar("Item")
 _log = logging.getLogger("eagle_eye.probe")
@@ -43,6 +43,7 @@ class Monitor:
         *,
         skip: frozenset[int] = frozenset(),
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        time_gpu: bool = True,
     ) -> None:
         self._ring = ring
         self._skip = skip
@@ -50,8 +51,8 @@ class Monitor:
         self._words = memoryview(bytearray(64)).cast("q") if ring is None else ring.now
         self._columns: dict[str, int] = {}
         self._values: dict[int, float] = {}
-        self._device_scalars = DeviceScalars()
-        self._held: tuple[int, int, dict[int, float]] | None = None
+        self._records = None if ring is None else StepRecords(ring, self._fault, time_gpu=time_gpu)
+        self._ask_gpu = time_gpu and ring is not None
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
         self._marked = clock_ns()
@@ -115,18 +116,25 @@ class Monitor:
             words[STEP] = number
             words[RUNNING] = self._marks
             words[MARKS] = self._marks
+            if self._ask_gpu:
+                self._begin_on_gpu(now)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
     def set_epoch(self, epoch: int) -> None:
         """The steps that end from now on are of this epoch: for elastic workers, which go through several."""
-        if self._ring is not None:
-            self._ring.set_epoch(epoch)
+        if self._ring is None or self._records is None:
+            return
+        try:
+            self._records.store_all()  # they are of the epoch before
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
+        self._ring.set_epoch(epoch)
 
     def end(self) -> None:
         """End the step and store its record. Until the next one begins the loop is between two steps, in phase `other`."""
         self._in_step = False
-        if self._ring is None:
+        if self._records is None:
             return
         try:
             now = self._clock()
@@ -137,13 +145,7 @@ class Monitor:
             for column, nanoseconds in enumerate(spent, _FIRST_PHASE):
                 if nanoseconds:
                     values[column] = nanoseconds / 1e9
-            if self._held is not None or self._device_scalars:
-                self._store_held()
-                if not self._device_scalars.ready(self._step):
-                    self._held = (self._step, now, values)
-                    return
-                values |= self._device_scalars.take(self._step)
-            self._ring.append(self._step, now, values)
+            self._records.end(self._step, now, self._marks, values)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
@@ -151,10 +153,11 @@ class Monitor:
         """The loop is over: no progress is no stall from here on."""
         self._in_step = False
         try:
-            if self._ring is not None:
+            if self._records is not None:
                 self._enter(_OTHER, self._clock())
             self._words[RUNNING] = -abs(self._words[RUNNING])
-            self._store_held()
+            if self._records is not None:
+                self._records.store_all()
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
@@ -181,8 +184,8 @@ class Monitor:
     def log(self, **values: Any) -> None:
         """Numbers of this step: floats, integers, tensors of one element; the last value of a name counts.
 
-        A tensor on a device is copied to pinned memory without waiting and read when the step is over, at the
-        latest when the next one is; if the device has not got there by then, the value is dropped.
+        A tensor on a device is copied to pinned memory without waiting. The step's record is held back until the device has
+        got there; if it has not before eight more steps are over, the value is dropped.
         """
         if self._ring is None:
             return
@@ -215,6 +218,7 @@ class Monitor:
             "in_step": self._in_step,
             "completed": words[DONE],
             "faults": words[FAULTS],
+            "gpu_steps_missed": 0 if self._records is None else self._records.missed,
         }
 
     def store_error(self, error: Mapping[str, Any]) -> None:
@@ -224,7 +228,8 @@ class Monitor:
 
     def disable(self) -> None:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""
-        self._ring = None
+        self._ring, self._ask_gpu = None, False
+        self._parents, self._records = self._records, None  # kept: to destroy an event of a GPU is a call of CUDA, which a forked child must not make
         self._words = memoryview(bytearray(64)).cast("q")
         self._words[STEP] = -1
         self.mark = self._ignore  # type: ignore[method-assign]
@@ -248,15 +253,25 @@ class Monitor:
             self._values[column] = float(value)
         else:
             self._values.pop(column, None)
-            self._device_scalars.keep(self._step, column, value)
+            if self._records is not None:
+                self._records.keep(self._step, column, value)
 
-    def _store_held(self) -> None:
-        """Store the record that was held back for the device, with what has come by now."""
-        if self._held is None or self._ring is None:
+    def _begin_on_gpu(self, now: int) -> None:
+        """The step begins on the GPU, too, once the script uses one; from then on marks are made on both."""
+        if self._records is None:
             return
-        number, end, values = self._held
-        self._held = None
-        self._ring.append(number, end, values | self._device_scalars.take(number))
+        self._ask_gpu = self._records.begin(_DATA, now, self._marks)
+        if self._records.on_gpu and "mark" not in self.__dict__:
+            self.mark = self._mark_on_gpu  # type: ignore[method-assign]
+
+    def _mark_on_gpu(self, phase: str) -> None:
+        """A mark on the host and in the GPU's stream."""
+        Monitor.mark(self, phase)
+        try:
+            if self._records is not None:
+                self._records.enter(self._phase, self._marked, self._marks)
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
 
     def _fault(self, error: Exception) -> None:
         if isinstance(error, AcceleratorError):  # a drill, injected while the loop was in here: it is meant for the script
@@ -294,7 +309,8 @@ def monitor() -> Monitor:
     environment = dict(os.environ)
     for name in _PRIVATE:
         os.environ.pop(name, None)
-    made = Monitor(_ring(environment), skip=steps_of(environment.get("EAGLE_EYE_SKIP_STEPS", "")))
+    time_gpu = environment.get(gpu_phases.VARIABLE) != "0"
+    made = Monitor(_ring(environment), skip=steps_of(environment.get("EAGLE_EYE_SKIP_STEPS", "")), time_gpu=time_gpu)
     try:
         _connect(made, environment)
     except Exception as error:  # noqa: BLE001 - training goes on without being watched

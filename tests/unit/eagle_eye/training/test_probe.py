@@ -15,21 +15,7 @@ import pytest
 from eagle_eye.training import device_scalars, fault_drills, messages, probe_socket
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter
-
-MS = 1_000_000
-
-
-class Clock:
-    """Nanoseconds that move on request."""
-
-    def __init__(self) -> None:
-        self.now = 10**9
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_ms(self, milliseconds: int) -> None:
-        self.now += milliseconds * MS
+from fakes.cuda import Clock
 
 
 @pytest.fixture
