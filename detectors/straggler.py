@@ -7,6 +7,10 @@ Slow by both, and by a share of the step that is worth a word, is worker.slow; w
 worker.unequal_compute, which accuses nobody. Slow by the clock alone is cpu.throttled where its cgroup
 used up its CPU quota, and host.contended where the host shows that others had the processors: both accuse nobody. Else nothing is said.
 
+On a GPU compute by the clock is the time that the host took to hand the work over, and a host that is ahead waits there until its GPU's queue has room. Whoever's GPU had
+work for as long as that, and took for no phase longer than those of its peers, is not slow. It is a reason against an accusation and never one for it: a GPU's
+phases hold its waits in collectives, which make them equal where one worker is slow, and those of the fast ones longer where others come late.
+
 The more a worker stands in the run queue, the slower it has to be. Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
 second, too coarsely for the steps in it (measured: 4 workers on 2 cores with 4 to 8 others' processes; of ten
 successive steps at most 4 were slow by the clock, 6 less the run queue, while a worker that ran for 35 % of the time
@@ -36,7 +40,7 @@ ROWS = 64
 """Steps kept for the window at most; of shorter steps some are left out."""
 MOST_QUEUED = 0.8
 """Share of the time in the run queue that is counted at most: who computes 32 times as long as its peers is slow on any machine."""
-
+COMPUTE = ("forward_s", "backward_s", "optimizer_s")
 
 UNKNOWN_WORK = Evidence(text="its script logs no tokens (monitor.log(tokens=...)), so that more work cannot be told from a slow machine")
 
@@ -126,11 +130,23 @@ class Straggler:
         scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
         stages = _stages(step.workers, frame.layout)
         clock = self._compared(busy / scale, stages)
-        longer = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0)))
+        longer: Floats = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32)
+        clock = np.where(self._behind_its_gpu(step, longer, scale, stages), np.float32(1.0), clock)
         by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
         compared = self._compared(own / scale, stages)
         lost = longer / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
         self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), self._queued(step)))
+
+    def _behind_its_gpu(self, step: Step, longer: Floats, scale: Floats, stages: Floats) -> NDArray[np.bool_]:
+        """Whose host waited for its GPU and not the GPU for it, while that GPU is as fast as those of the stage; of a stage with a GPU that was not timed nobody."""
+        lag = step.values.get("gpu_lag_s")
+        if lag is None:
+            return np.zeros(len(step.workers), np.bool_)
+        untimed = np.unique(stages[np.isnan(lag) & np.isfinite(step.values["step_s"])])
+        waits: NDArray[np.bool_] = (np.nan_to_num(lag) >= longer) & ~np.isin(stages, untimed)
+        for name in COMPUTE:
+            waits &= self._compared(phase(step, f"gpu_{name}") / scale, stages) <= self.ratio
+        return waits
 
     def _waited(self, step: Step) -> Floats:
         """Seconds of the step that each worker stood in the run queue."""
@@ -249,7 +265,7 @@ class Straggler:
 
 def _compute(step: Step) -> Floats | None:
     """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
-    parts = [phase(step, name) for name in ("forward_s", "backward_s", "optimizer_s")]
+    parts = [phase(step, name) for name in COMPUTE]
     busy: Floats = np.sum(parts, axis=0)
     return busy if np.nansum(busy) > 0 else None
 

@@ -180,6 +180,68 @@ def test_twin_without_tokens_a_worker_that_computes_longer_may_have_more_work() 
     assert "logs no tokens" in found[0].evidence[-1].text
 
 
+def on_gpus(lag_s: float, index: int = 1, forward: float = 1.0, timed: bool = True) -> Fault:
+    """All compute on GPUs that are equally fast; the host of that worker is `lag_s` ahead, and its GPU takes `forward` times as long for that phase."""
+
+    def fault(draft: Draft) -> None:
+        for step in draft.steps:
+            for name, seconds in {"gpu_forward_s": 0.06, "gpu_backward_s": 0.11, "gpu_optimizer_s": 0.01, "gpu_lag_s": 0.0}.items():
+                step.values[name] = np.full_like(step.values["step_s"], seconds)
+            step.values["gpu_forward_s"][index] *= forward
+            step.values["gpu_lag_s"][index] = lag_s
+            if not timed:
+                for name in ("gpu_forward_s", "gpu_backward_s", "gpu_optimizer_s", "gpu_lag_s"):
+                    step.values[name][3] = np.nan
+
+    return fault
+
+
+# the host of worker 1 needs 0.175 s longer than those of its peers
+LAUNCHES = SlowWorker(1, 2.0, 5)
+
+
+def test_twin_a_host_that_waits_for_room_in_the_queue_of_its_gpu_is_not_slow() -> None:
+    assert claims(LAUNCHES, on_gpus(lag_s=0.3)) == []
+
+
+def test_twin_with_more_tokens_a_gpu_may_take_longer_while_its_host_waits_for_it() -> None:
+    def more(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values["tokens"][1] *= 1.5
+            for name in ("gpu_forward_s", "gpu_backward_s", "gpu_optimizer_s"):
+                step.values[name][1] *= 1.5
+
+    assert claims(SlowWorker(1, 3.0, 5), on_gpus(lag_s=0.5), more) == []
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        on_gpus(lag_s=0.0),  # the GPU waits for its host, and in their collectives those of the others do, too: all take equally long
+        on_gpus(lag_s=0.1),  # shorter than what the host takes longer
+        on_gpus(lag_s=0.3, forward=1.5),
+    ],
+    ids=["slow host", "slow host with little ahead", "slow GPU"],
+)
+def test_fault_a_slow_worker_on_a_gpu_is_named(gpus: Fault) -> None:
+    assert kinds(claims(LAUNCHES, gpus)) == [("worker.slow", "run/node-0/1", True)]
+
+
+def test_a_host_is_not_excused_where_a_gpu_of_its_stage_was_not_timed() -> None:
+    assert claims(LAUNCHES, on_gpus(lag_s=0.3), each=4) == []
+    assert kinds(claims(LAUNCHES, on_gpus(lag_s=0.3, timed=False), each=4)) == [("worker.slow", "run/node-0/1", True)]
+
+
+def test_twin_gpus_that_wait_in_a_collective_for_one_that_is_late_are_not_slow() -> None:
+    """With FSDP the forward pass of those who were in time holds their wait for the others."""
+
+    def waiting(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values["gpu_forward_s"][:3] *= 3.0
+
+    assert claims(on_gpus(lag_s=0.0), waiting) == []
+
+
 def test_twin_another_pipeline_stage_may_compute_longer() -> None:
     layout = layout_of(2, 3)
     places = tuple(msgspec.structs.replace(place, pp=int(place.node == "node-1")) for place in layout.placements)
