@@ -57,6 +57,7 @@ class Judge:
         self.layout: Layout = wait_until("the layout", cluster.layouts)[-1]
         self.claims: list[Claim] = []
         self.told: list[Event] = []
+        self.newest: dict[str, object] = {}
         self.number = 0
 
     def look(self) -> list[Claim]:
@@ -74,6 +75,7 @@ class Judge:
 
     def _tick(self, reading: Reading, now: float) -> Frame:
         columns = {name: reading.matrix[:, index] for index, name in enumerate(reading.names)}
+        self.newest = dict(columns)
         done = Step(number=0, epoch=self.layout.epoch, workers=self.layout.workers, end=now, values={"step_s": np.full(len(self.layout.workers), 0.1, np.float32)})
         moved = {Kind.WORKER: np.arange(len(reading.entities))}
         frame = replace(cut_frame(now, layout=self.layout), tick=True, entities={Kind.WORKER: reading.entities}, metrics={Kind.WORKER: columns}, moved=moved)
@@ -114,7 +116,11 @@ def test_twin_while_rank_0_evaluates_alone_those_that_wait_for_it_are_not_accuse
 
 def test_fault_a_rank_0_that_hangs_in_its_evaluation_is_accused_alone(cluster: LauncherCluster) -> None:
     judge = start(cluster, "hangs")
-    wait_until("an accusation", lambda: accused(judge.look()))
+    try:
+        wait_until("an accusation", lambda: accused(judge.look()))
+    except AssertionError as error:
+        error.add_note(f"told: {judge.told[-6:]}; claimed: {judge.claims[-6:]}; newest reading: {judge.newest}")
+        raise
     assert accused(judge.claims) == {judge.layout.workers[0]}
 
 
