@@ -4,33 +4,37 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from eagle_eye.error_statuses import BY_NAME, classify, stronger
+from eagle_eye.error_statuses import BY_NAME
 from eagle_eye.errors import AccessDenied, ControlError
-from eagle_eye.exception_status import printed_exceptions, printed_lines, status_raised, user_frame
+from eagle_eye.exception_status import status_raised, user_frame
 from eagle_eye.redaction import last_lines, redact
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
 from eagle_eye.types import Layout, digest_of
 from remediation.launcher.coordinator.failure_signature import (
-    FROM_OUTSIDE,
     missed_a_peer,
     other_cause,
-    signal_name,
     signature_of,
 )
 from remediation.launcher.coordinator.quorum import electorate_of
 from remediation.launcher.worker.death_watch import process_stat
 from remediation.launcher.worker.elastic_node import ElasticNode
-from remediation.launcher.worker.memory_cgroup import OomKill
 from remediation.launcher.worker.worker_dump import dump_workers
 from remediation.launcher.worker.worker_environment import StoreAddress
+from remediation.launcher.worker.worker_exit import (
+    code_of,
+    died_at_start,
+    exit_attributes,
+    exit_message,
+    explanation,
+    kill_attributes,
+)
 from remediation.launcher.worker.worker_process import Worker
 from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import kill_group
@@ -438,62 +442,3 @@ class JobMember:
 def step_of(text: str) -> int:
     """-1 where there is none."""
     return int(text) if text.isdecimal() else -1
-
-
-# --- how a process ended ---------------------------------------------------------------------------------------------
-
-
-def code_of(status: int | None) -> int | None:
-    """Exit code, negative for a signal, as subprocess has it; None if it is not known."""
-    return None if status is None else os.waitstatus_to_exitcode(status)
-
-
-def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, str]:
-    """The attributes of the event `exit`."""
-    attributes = {
-        "pid": str(worker.pid),
-        "code": "" if code is None else str(code),
-        "signal": signal_name(code),
-        "rank": str(worker.place.rank),
-        "epoch": str(worker.epoch),
-        "step": step,
-        "last_lines": last_lines(worker.log, since=worker.log_from),
-        "exception": worker.exception,
-    }
-    return attributes | (kill_attributes(worker.oom_kill) if worker.oom_kill is not None else {})
-
-
-def kill_attributes(oom_kill: OomKill) -> dict[str, str]:
-    """Of the events `exit` and `exception` of a worker that a kill for want of memory has ended."""
-    known = {"memory_limit_bytes": oom_kill.limit_bytes, "memory_peak_bytes": oom_kill.peak_bytes}
-    told = {name: str(value) for name, value in known.items() if value is not None}
-    return {"status": "out of memory", "reason": oom_kill.words, "cgroup": oom_kill.cgroup, **told}
-
-
-def exit_message(worker: Worker, code: int | None) -> str:
-    """One line for a person."""
-    name = signal_name(code)
-    how = f"was ended by {name}" if name else f"ended with code {'unknown' if code is None else code}"
-    what = f" after {worker.exception}" if worker.exception else ""
-    why = f": {worker.oom_kill.words}" if worker.oom_kill is not None else ""
-    return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}{why}"
-
-
-def explanation(worker: Worker, code: int | None, last: str) -> str:
-    """Status of hardware, network or storage by which its exception, or else the end of its log, explains its end; '' if they do not.
-
-    Of a process that has chosen to end, only the exceptions are read; of an elastic one none: it has lived through the losses of peers.
-    """
-    if worker.exception or code is None or (code > 0 and worker.elastic):
-        return worker.explained
-    return other_cause(classify(last) if code < 0 else stronger(printed_exceptions(printed_lines(last))))
-
-
-def died_at_start(code: int | None, completed: int | None, *, young: bool) -> bool:
-    """Whether it ended by its own doing before any step: restarting such a script helps nobody.
-
-    `completed`: steps of this epoch on this node, None if the script has begun none (or knows nothing of steps); then `young` decides.
-    """
-    if code is None or (code < 0 and -code in FROM_OUTSIDE):
-        return False
-    return completed == 0 if completed is not None else young

@@ -18,11 +18,12 @@ from fakes.memory_cgroup_files import Kernel
 from remediation.launcher import job_member
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
-from remediation.launcher.job_member import JobMember, explanation
+from remediation.launcher.job_member import JobMember
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker.elastic_node import ElasticNode
+from remediation.launcher.worker.worker_exit import explanation
 from remediation.launcher.worker.worker_process import Worker
 from remediation.launcher.worker.workers import Workers
 

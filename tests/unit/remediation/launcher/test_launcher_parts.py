@@ -18,7 +18,6 @@ from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.coordinator.failure_signature import signal_name
 from remediation.launcher.coordinator.quorum import Electorate
-from remediation.launcher.job_member import code_of, died_at_start
 from remediation.launcher.launcher import clean_up
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
@@ -32,6 +31,7 @@ from remediation.launcher.worker.worker_environment import (
     with_gloo_interface,
     worker_environment,
 )
+from remediation.launcher.worker.worker_exit import code_of, died_at_start
 from remediation.launcher.worker.worker_process import Worker
 from remediation.launcher.worker.worker_socket import WorkerSocket
 from remediation.launcher.worker.workers import Workers
