@@ -20,7 +20,7 @@ from eagle_eye.event_attributes import EXCLUDED_STALLED, integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds
 from eagle_eye.training.messages import PHASES
-from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
+from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch
 from .features.collective_ranks import collectives_of, gpu_idles, left_behind, not_entered
@@ -28,14 +28,11 @@ from .features.ended_stalls import EndedHangs, EndedStops
 from .features.step_time import iteration_time
 from .features.worker_positions import (
     AGE,
-    COLUMNS,
     COMMUNICATION,
     DATA,
-    MARKS,
     PAUSES,
     PHASE,
     RUNNING,
-    SEEN,
     STATE,
     STEP,
     STOPPED,
@@ -45,14 +42,13 @@ from .features.worker_positions import (
     awaited,
     elsewhere,
     fewest,
-    finished_rows,
     furthest_behind,
     missed_by_most,
     not_awaiting_the_finished,
     row_of,
-    row_of_ended,
     waiting_for,
 )
+from .features.worker_table import WorkerTable
 
 MOVES = frozenset({"stall", "resumed", "worker.finished"})
 """Events after which a worker is somewhere else than it was."""
@@ -82,18 +78,12 @@ class Stall:
     _stepped: bool = field(default=False, init=False, repr=False)
     _dead: bool = field(default=False, init=False, repr=False)
     _reports: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
-    _resumed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    """Worker → time of its `resumed` event; readings from before that are out of date."""
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
     _pauses: PauseMemory = field(init=False, repr=False)
     """By phase, from completed steps."""
     _stood: PauseMemory = field(init=False, repr=False)
     """By line of the user's code."""
-    _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
-    _table: Doubles | None = field(default=None, init=False, repr=False)
-    _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
-    _finished: dict[str, Doubles] = field(default_factory=dict, init=False, repr=False)
-    """Worker that has finished → its last row."""
+    _table: WorkerTable = field(default_factory=WorkerTable, init=False, repr=False)
     _told: tuple[str, ...] = field(default=(), init=False, repr=False)
     """What the job.paused that is open says of those that are waited for."""
     _stops: EndedStops = field(default_factory=EndedStops, init=False, repr=False)
@@ -134,14 +124,14 @@ class Stall:
             self._keep_hang(event)
         elif event.name == "stall":
             self._reports[event.entity.name] = event
-            self._resumed.pop(event.entity.name, None)
+            self._table.stall(event.entity.name)
         elif event.name == "resumed":
             self._end_pause(event.entity.name, event.time)
-            self._resumed[event.entity.name] = event.time
+            self._table.resume(event)
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
         elif event.name == "worker.finished":
-            self._finished[event.entity.name] = np.array(row_of_ended(event))
+            self._table.finish(event)
             self._reports.pop(event.entity.name, None)
         elif event.name == "restart.delayed":
             self._dead = True  # the job backs off: its workers were ended, and come back with the next epoch
@@ -168,7 +158,7 @@ class Stall:
 
     def _tell_hangs(self, frame: Frame) -> Iterator[Claim]:
         """Of epochs that are over: told and withdrawn."""
-        for claim in self._hangs.due(frame.time, len(frame.layout.workers if frame.layout is not None else self._workers)):
+        for claim in self._hangs.due(frame.time, len(frame.layout.workers if frame.layout is not None else self._table.workers)):
             if (claim.entity, claim.kind) not in self._claims:  # it hangs again, and that is told
                 yield from self._claims.report(claim)
                 yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "its job went on without it")
@@ -182,13 +172,10 @@ class Stall:
     def _forget(self) -> None:
         self._rounds.forget()
         self._reports.clear()
-        self._resumed.clear()
-        self._finished.clear()
+        self._table = WorkerTable()
         self._iterations.clear()
         self._stepped = self._dead = False
         self._exchanged = -np.inf
-        self._workers, self._table = (), None
-        self._missed = np.zeros(0, dtype=np.int64)
 
     def _look(self, frame: Frame) -> None:
         for step in frame.steps:
@@ -197,16 +184,10 @@ class Stall:
                     self._iterations.append(iteration_time(step))
                 self._stepped = True
             self._measure_pauses(step)
-        names = frame.entities.get(Kind.WORKER, ())
-        columns = frame.metrics.get(Kind.WORKER, {})
-        nothing = np.full(len(names), np.nan)
-        self._workers = names
-        table = np.stack([np.asarray(columns.get(name, nothing), dtype=np.float64) for name in COLUMNS], axis=1)
-        self._keep_late(table, frame.moved.get(Kind.WORKER))
-        self._reset_resumed(table, frame.time)
-        self._take_finished(table)
-        if self._reports:
-            self._drop_moved(frame.time)
+        for worker in self._table.read(frame, self.late_ticks):
+            self._reports.pop(worker, None)
+        for worker in self._table.moved(self._reports):
+            self._end_pause(worker, frame.time)
 
     def _measure_pauses(self, step: Step) -> None:
         if not self._teaches(step.end - float(np.nan_to_num(step.values.get("step_s", np.zeros(1))).max(initial=0.0))):
@@ -228,64 +209,6 @@ class Stall:
         """Nobody is accused, nor was since then: what an accusation was withdrawn of is no pause of the job's own."""
         return began > self._accused and not any(entity.kind is Kind.WORKER for entity, _ in self._claims.open)
 
-    def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
-        """Where a batch is late, the row of the tick before stays valid for `late_ticks` ticks."""
-        before, missed = self._table, self._missed
-        self._table, self._missed = table, np.zeros(len(table), dtype=np.int64)
-        silent = np.isnan(table).all(axis=1)
-        if before is None or moved is None or not silent.any():
-            return
-        rows = np.flatnonzero(silent & (moved >= 0))
-        rows = rows[missed[moved[rows]] < self.late_ticks]
-        table[rows] = before[moved[rows]]
-        self._missed[rows] = missed[moved[rows]] + 1
-
-    def _reset_resumed(self, table: Doubles, now: float) -> None:
-        """A batch from before a `resumed` event still carries the age of the stall: set it to 0."""
-        for row, name in enumerate(self._workers):
-            if name in self._resumed and now - table[row, AGE] < self._resumed[name]:
-                table[row, AGE] = 0.0
-
-    def _take_finished(self, table: Doubles) -> None:
-        """A finished worker has no age and no phase; its step and marks show how far the others have to come."""
-        for index in np.flatnonzero(finished_rows(table)).tolist():
-            table[index, [AGE, PHASE]] = np.nan
-            self._finished[self._workers[index]] = table[index].copy()
-            self._reports.pop(self._workers[index], None)
-
-    def _drop_moved(self, now: float) -> None:
-        """A worker whose marks moved since its `stall` event has resumed, also without a `resumed` event."""
-        assert self._table is not None
-        rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._reports}
-        for name, row in rows.items():
-            if np.isfinite(row[MARKS]) and row[MARKS] > integer_attribute(self._reports[name], "marks") >= 0:
-                self._end_pause(name, now)
-
-    def _positions(self, frame: Frame) -> WorkerPositions:
-        """Positions of the last tick, overlaid with newer `stall` events."""
-        workers = frame.layout.workers if frame.layout is not None else self._workers
-        table = np.full((len(workers), len(COLUMNS)), np.nan)
-        if workers == self._workers and self._table is not None:
-            table = self._table.copy()
-        elif self._table is not None:
-            column = {name: index for index, name in enumerate(self._workers)}
-            known = [(row, column[name]) for row, name in enumerate(workers) if name in column]
-            for row, index in known:
-                table[row] = self._table[index]
-        reported = np.array([name in self._reports for name in workers], dtype=bool)
-        late_names = {self._workers[index] for index in np.flatnonzero(self._missed).tolist()}
-        late = np.array([name in late_names for name in workers], dtype=bool) & ~reported
-        for index in np.flatnonzero(reported).tolist():
-            seen_s = table[index, SEEN]  # renewed with each look; the event tells of the first that saw it there
-            table[index] = row_of(self._reports[workers[index]], frame.time)
-            table[index, SEEN] = seen_s
-        finished = np.array([name in self._finished for name in workers], dtype=bool)
-        for index in np.flatnonzero(finished).tolist():
-            table[index] = self._finished[workers[index]]
-        doing = {name: event.attributes.get("doing", "") for name, event in self._reports.items()}
-        places = {name: place for name, event in self._reports.items() if (place := event.attributes.get("place", ""))}
-        return WorkerPositions(workers, table, reported, late & ~finished, finished, doing, places)
-
     # --- judging
 
     def _judge(self, frame: Frame) -> Iterator[Claim]:
@@ -294,7 +217,7 @@ class Stall:
             if frame.tick or any(event.name == "resumed" for event in frame.events):
                 yield from self._claims.withdraw_all(frame.time, "the job moves again")
             return
-        at = self._positions(frame)
+        at = self._table.positions(self._table.workers if frame.layout is None else frame.layout.workers, self._reports, frame.time)
         stopped = self._stalled(at) & (at.table[:, STATE] == STOPPED)
         for index in np.flatnonzero(stopped).tolist():
             yield from self._worker("worker.stopped", at, index, frame, 1.0)
@@ -322,9 +245,8 @@ class Stall:
 
     def _may_stall(self) -> bool:
         """Without any event: a worker has set no mark for longer than the limit. Never before the first step."""
-        if self._table is None or not self._stepped or not len(self._table):
-            return False
-        return bool((self._table[:, AGE] >= self._limit()).any())
+        rows = self._table.rows
+        return bool(rows is not None and self._stepped and (rows[:, AGE] >= self._limit()).any())
 
     def _stalled(self, at: WorkerPositions, share: float = 1.0) -> Truths:
         old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
