@@ -8,17 +8,20 @@ from pathlib import Path
 from eagle_eye.ports import free_port
 
 RANK = """
-import json, os, pathlib, threading, sys, time
+import os, pathlib, pickle, threading, sys, time
 import torch, torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 rank, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 dist.init_process_group("gloo", rank=rank, world_size=3)
 for _ in range(3):
     dist.all_reduce(torch.ones(4))
+def recorded(): return [(each["collective_seq_id"], each["retired"]) for each in pickle.loads(c10d._dump_fr_trace(True, False, False))["entries"]]
+pending = []
 if rank != 1:
     threading.Thread(target=lambda: dist.all_reduce(torch.ones(4)), daemon=True).start()
-    while json.loads(c10d._dump_fr_trace_json(True, False))["entries"][-1]["collective_seq_id"] < 4:
-        time.sleep(0.01)
+    pending = [(4, False)]
+while recorded() != [(1, True), (2, True), (3, True), *pending]:  # gloo notes the end of one a moment after whoever waited for it has gone on
+    time.sleep(0.01)
 (folder / f"trace_{rank}").write_bytes(c10d._dump_fr_trace(True, False, False))
 (folder / f"done_{rank}").touch()
 while len(list(folder.glob("done_*"))) < 3:
