@@ -158,7 +158,7 @@ class Stall:
 
     def _tell_hangs(self, frame: Frame) -> Iterator[Claim]:
         """Of epochs that are over: told and withdrawn."""
-        for claim in self._hangs.due(frame.time, len(frame.layout.workers if frame.layout is not None else self._table.workers)):
+        for claim in self._hangs.due(frame.time, len(self._workers_of(frame))):
             if (claim.entity, claim.kind) not in self._claims:  # it hangs again, and that is told
                 yield from self._claims.report(claim)
                 yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "its job went on without it")
@@ -209,6 +209,10 @@ class Stall:
         """Nobody is accused, nor was since then: what an accusation was withdrawn of is no pause of the job's own."""
         return began > self._accused and not any(entity.kind is Kind.WORKER for entity, _ in self._claims.open)
 
+    def _workers_of(self, frame: Frame) -> tuple[str, ...]:
+        """Of the job: by its layout, else those that the last tick had."""
+        return frame.layout.workers if frame.layout is not None else self._table.workers
+
     # --- judging
 
     def _judge(self, frame: Frame) -> Iterator[Claim]:
@@ -217,7 +221,7 @@ class Stall:
             if frame.tick or any(event.name == "resumed" for event in frame.events):
                 yield from self._claims.withdraw_all(frame.time, "the job moves again")
             return
-        at = self._table.positions(self._table.workers if frame.layout is None else frame.layout.workers, self._reports, frame.time)
+        at = self._table.positions(self._workers_of(frame), self._reports, frame.time)
         stopped = self._stalled(at) & (at.table[:, STATE] == STOPPED)
         for index in np.flatnonzero(stopped).tolist():
             yield from self._worker("worker.stopped", at, index, frame, 1.0)

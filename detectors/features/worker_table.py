@@ -73,13 +73,15 @@ class WorkerTable:
         return WorkerPositions(workers, table, reported, late & ~finished, finished, doing, places)
 
     def _rows_of(self, workers: tuple[str, ...]) -> Doubles:
-        if workers == self.workers and self.rows is not None:
-            return self.rows.copy()
         table = np.full((len(workers), len(COLUMNS)), np.nan)
-        column = {name: index for index, name in enumerate(self.workers)} if self.rows is not None else {}
+        if self.rows is None:
+            return table
+        if workers == self.workers:
+            return self.rows.copy()
+        index_of = {name: index for index, name in enumerate(self.workers)}
         for row, name in enumerate(workers):
-            if self.rows is not None and name in column:
-                table[row] = self.rows[column[name]]
+            if name in index_of:
+                table[row] = self.rows[index_of[name]]
         return table
 
     def _keep_late(self, rows: Doubles, moved: Integers | None, late_ticks: int) -> None:

@@ -106,6 +106,9 @@ class Scalar:
         assert non_blocking
         self.value = other.value
 
+    def item(self) -> float:
+        raise AssertionError("that waits for the device")
+
     def __float__(self) -> float:
         return self.value
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from eagle_eye.training import fault_drills, gpu_phases, probe, step_records
 from eagle_eye.training.probe import Monitor
-from eagle_eye.training.ring_buffer import RingReader, RingWriter, StepRecord
+from eagle_eye.training.ring_buffer import RingReader, StepRecord
 from fakes.cuda import Clock, Gpu, Scalar, Stream
 
 
@@ -24,13 +23,6 @@ def gpu(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu(clock)
     monkeypatch.setitem(sys.modules, "torch", made.torch())
     return made
-
-
-@pytest.fixture
-def watched(tmp_path: Path, clock: Clock) -> Iterator[tuple[Monitor, RingReader]]:
-    writer = RingWriter.create(tmp_path / "ring", worker="run/a/0", offset_ns=0)
-    with RingReader.open(tmp_path / "ring") as reader:
-        yield Monitor(writer, clock_ns=clock), reader
 
 
 Watched = tuple[Monitor, RingReader]

@@ -15,19 +15,12 @@ import pytest
 from eagle_eye.training import device_scalars, fault_drills, messages, probe_socket
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter
-from fakes.cuda import Clock
+from fakes.cuda import Clock, Scalar
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def watched(tmp_path: Path, clock: Clock) -> Iterator[tuple[Monitor, RingReader]]:
-    writer = RingWriter.create(tmp_path / "ring", worker="run/a/0", offset_ns=0)
-    with RingReader.open(tmp_path / "ring") as reader:
-        yield Monitor(writer, clock_ns=clock), reader
 
 
 Watched = tuple[Monitor, RingReader]
@@ -216,27 +209,8 @@ class FakeEvent:
         return FakeEvent.done
 
 
-class FakeTensor:
+class FakeTensor(Scalar):
     """A scalar whose value must be copied without waiting."""
-
-    dtype = "float32"
-    device = SimpleNamespace(type="cuda", index=0)
-
-    def __init__(self, value: float = math.nan) -> None:
-        self.value = value
-
-    def detach(self) -> "FakeTensor":
-        return self
-
-    def reshape(self, _: object) -> "FakeTensor":
-        return self
-
-    def copy_(self, other: "FakeTensor", *, non_blocking: bool) -> None:
-        assert non_blocking
-        self.value = other.value
-
-    def item(self) -> float:
-        raise AssertionError("that waits for the device")
 
     def __float__(self) -> float:
         assert FakeEvent.done, "read before the device was there"
@@ -247,7 +221,7 @@ class FakeTensor:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeEvent]:
     def empty(_: object, *, dtype: str, pin_memory: bool) -> FakeTensor:
         assert pin_memory
-        return FakeTensor()
+        return FakeTensor(math.nan)
 
     accelerator = SimpleNamespace(current_stream=lambda _: None)
     torch = SimpleNamespace(Event=FakeEvent, accelerator=accelerator, empty=empty)
