@@ -187,15 +187,15 @@ def _workers(incident: Incident, topology: Topology) -> int:
 
 
 def _evidence(parts: Sequence[Finding], roots: Sequence[Finding], further: Mapping[str, int]) -> tuple[Evidence, ...]:
-    """Lines in the order in which things began; of many movers and victims the first ones and a count."""
+    """What is the fault first, then what followed from it, each in the order in which it began; of many the first ones and a count."""
     lines: list[Evidence] = []
     to_blame = {root.id for root in roots}
     victims = [part for part in parts if part.id not in to_blame]
     first = [part for part in parts if part.id in to_blame]
-    shown = {part.id for part in (*first[:MOVERS_SHOWN], *victims[:VICTIMS_SHOWN])}
-    for part in parts:
-        if part.id in shown:
-            lines += part.evidence[: LINES_PER_MOVER if part.id in to_blame else LINES_PER_VICTIM]
+    for part in first[:MOVERS_SHOWN]:
+        lines += part.evidence[:LINES_PER_MOVER]
+    for part in victims[:VICTIMS_SHOWN]:
+        lines += part.evidence[:LINES_PER_VICTIM]
     lines += _rest("and beside them", Counter(part.kind for part in first[MOVERS_SHOWN:]))
     storm = Counter(further)
     storm.update(part.kind for part in victims[VICTIMS_SHOWN:])

@@ -86,6 +86,8 @@ class PartitionOwnership:
             self._renew()
             self._release()
             target = self._assignment()
+            if target is None:
+                return
             for partition in [partition for partition in self.owned if target.get(partition) != self._holder.incarnation]:
                 self._leaving[partition] = self._stopped(partition)
                 self._deadline[partition] = self._clock.monotonic() + self._lease_s
@@ -134,9 +136,12 @@ class PartitionOwnership:
                 self._lost[partition] = work  # it hangs; the next owner has a higher generation
             _log.info("partition %d is released%s", partition, "" if work.ended else " although the work on it has not ended")
 
-    def _assignment(self) -> dict[int, str]:
+    def _assignment(self) -> dict[int, str] | None:
+        """None if our own lease has run out since it was renewed, as the process was suspended: the next round shows what is still ours."""
         now = self._clock.now()
         members = {lease.holder.incarnation for lease in self._leases.living(MEMBER, now)}
+        if self._holder.incarnation not in members:
+            return None
         holders = {lease.name: lease.holder.incarnation for lease in self._leases.living(PARTITION, now)}
         for partition in self._leaving:
             holders.pop(_name(partition), None)

@@ -1,4 +1,4 @@
-"""Reports an uncaught exception to the launcher, at the moment at which it reaches the top, and writes it into the ring."""
+"""Reports an uncaught exception to the launcher, at the moment at which it reaches the top, and writes it into the ring; there it also writes that the script is over."""
 
 import contextlib
 import os
@@ -27,6 +27,7 @@ class ErrorStore(Protocol):
     @property
     def step(self) -> int: ...
     def store_error(self, error: Mapping[str, Any]) -> None: ...
+    def store_end(self, code: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +109,10 @@ def report(
             reporter.report(kind, value, trace, thread)
     except Exception:  # noqa: BLE001 - inside an exception hook: the script's own error must still be printed
         return
+
+
+def script_ended(code: int) -> None:
+    """The script is over, with that exit code and no exception. Never raises."""
+    for reporter in _reporters:
+        with contextlib.suppress(Exception):  # the exit code is the script's
+            reporter.monitor.store_end(code)

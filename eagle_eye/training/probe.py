@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from . import exception_reporter, flight_recorder, gpu_phases, group_progress, messages, probe_socket
 from .fault_drills import AcceleratorError
-from .ring_buffer import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
+from .ring_buffer import BEGAN, CODE, DONE, FAULTS, LEFT, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, WORDS, RingWriter
 from .step_records import StepRecords
 
 Item = TypeVar("Item")
@@ -48,7 +48,7 @@ class Monitor:
         self._ring = ring
         self._skip = skip
         self._clock = clock_ns
-        self._words = memoryview(bytearray(64)).cast("q") if ring is None else ring.now
+        self._words = memoryview(bytearray(8 * WORDS)).cast("q") if ring is None else ring.now
         self._columns: dict[str, int] = {}
         self._values: dict[int, float] = {}
         self._records = None if ring is None else StepRecords(ring, self._fault, time_gpu=time_gpu)
@@ -226,11 +226,16 @@ class Monitor:
         if self._ring is not None:
             self._ring.write_error(error)
 
+    def store_end(self, code: int) -> None:
+        """Store that the script is over, with which exit code: its peers may break before its process has ended."""
+        self._words[CODE] = code
+        self._words[LEFT] = self._clock()
+
     def disable(self) -> None:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""
         self._ring, self._ask_gpu = None, False
         self._parents, self._records = self._records, None  # kept: to destroy an event of a GPU is a call of CUDA, which a forked child must not make
-        self._words = memoryview(bytearray(64)).cast("q")
+        self._words = memoryview(bytearray(8 * WORDS)).cast("q")
         self._words[STEP] = -1
         self.mark = self._ignore  # type: ignore[method-assign]
 

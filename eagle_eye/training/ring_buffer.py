@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from eagle_eye.errors import RingError
 from eagle_eye.regular_file import open_regular
@@ -57,11 +57,12 @@ _BODIES = tuple(struct.Struct(f"<5q{width}d") for width in range(WIDTH + 1))
 """step number, epoch, end in monotonic ns, bit mask of the columns that hold a value, number of values, values"""
 _MARK = struct.Struct("<2q")
 """ordinal, checksum of the body and the ordinal"""
-_NOW = struct.Struct("<8q")
+WORDS = 10
+_NOW = struct.Struct(f"<{WORDS}q")
 
 # positions of the words in the part `now`
-MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS = range(8)
-"""RUNNING holds the count of marks with which the step began; once the loop is over, its negative."""
+MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS, LEFT, CODE = range(WORDS)
+"""RUNNING holds the count of marks with which the step began; once the loop is over, its negative. LEFT: when the script was over, CODE: with which exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,15 @@ class StepRecord:
     epoch: int
     end: float
     values: dict[str, float]
+
+
+class ScriptEnd(NamedTuple):
+    """A script that is over."""
+
+    time_s: float
+    """When, by CLOCK_MONOTONIC."""
+    code: int
+    """Its exit code, 0 to 255."""
 
 
 def start_time_of(pid: int) -> int:
@@ -273,7 +283,7 @@ class RingReader:
             if again == words:
                 break
             words = again
-        marks, step, began, marked, phase, running, done, faults = _NOW.unpack(words)
+        marks, step, began, marked, phase, running, done, faults, *_ = _NOW.unpack(words)
         return Now(
             step=step,
             step_began=self._wall(began),
@@ -313,6 +323,11 @@ class RingReader:
         except (ValueError, RecursionError):  # cut off at the end of its place, or written by somebody else
             return None
         return words if isinstance(words, dict) else None
+
+    def script_end(self) -> ScriptEnd | None:
+        """How the script was over; None if it is not, or an exception has ended it. Its process may be at its exit handlers yet."""
+        words = _NOW.unpack(self._read(NOW, _NOW.size))
+        return ScriptEnd(words[LEFT] / 1e9, words[CODE]) if words[LEFT] else None
 
     def _slot(self, ordinal: int) -> StepRecord | None:
         at = SLOTS_AT + (ordinal % SLOTS) * SLOT_BYTES

@@ -71,15 +71,20 @@ def _entry(rest: list[str]) -> Callable[[], None]:
 def _outcome(entry: Callable[[], None]) -> int:
     try:
         entry()
-    except SystemExit as stop:
-        return _exit_code(stop.code)
+    except SystemExit as stop:  # what its frames hold is let go of behind it, connections to its peers too
+        return _over(_exit_code(stop.code))
     except KeyboardInterrupt as error:
         _report(error)
         return -signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - this is the interpreter's own last resort, played by us
         _report(error)
         return 1
-    return 0
+    return _over(0)
+
+
+def _over(code: int) -> int:
+    exception_reporter.script_ended(code)
+    return code
 
 
 def _exit_code(code: object) -> int:

@@ -334,7 +334,7 @@ class JobMember:
         """It ended with code 0: the end of the training, or too early for the others, which only the job as a whole shows."""
         step = self._workers.step(worker)
         attributes = {"rank": str(worker.place.rank), "epoch": str(worker.epoch), "step": step, "pid": str(worker.pid)}
-        self._event_log.of_worker("worker.finished", worker.name, exit_message(worker, 0), attributes)
+        self._event_log.of_worker("worker.finished", worker.name, exit_message(worker, 0), attributes, happened_s=worker.ended_s)
         if worker.elastic:
             return
         self._report("worker_finished", {"epoch": worker.epoch, "worker": worker.name, "step": step_of(step), "lasting": True})

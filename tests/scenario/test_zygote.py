@@ -121,6 +121,28 @@ def test_exit_handlers_and_threads_are_waited_for(launcher: Any) -> None:
     assert launcher.words() == "thread\nhandler\n"
 
 
+LEAVES = """
+import os, sys
+from eagle_eye.training.ring_buffer import RingReader
+ring = os.environ.get("RING")
+class Connection:
+    def __del__(self):
+        end = RingReader.open(ring).script_end()
+        print(end and end.code, flush=True)
+def main():
+    peer = Connection()
+    sys.exit(int(sys.argv[1]))
+main()
+"""
+
+
+@pytest.mark.parametrize("code", ["0", "7"])
+def test_that_a_script_is_over_is_in_the_ring_before_its_connections_are_closed(launcher: Any, code: str) -> None:
+    ring = str(launcher.home / "ring")
+    launcher.python(LEAVES, code, EAGLE_EYE_RING=ring, RING=ring)
+    assert launcher.words() == f"{code}\n"
+
+
 def test_workers_do_not_draw_the_same_random_numbers(launcher: Any) -> None:
     for slot in ("0", "1"):
         launcher.python("import random; print(random.random())", slot=slot)

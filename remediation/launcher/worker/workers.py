@@ -15,7 +15,7 @@ import msgspec
 
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
-from eagle_eye.training.ring_buffer import Now, RingReader
+from eagle_eye.training.ring_buffer import Now, RingReader, ScriptEnd
 from eagle_eye.types import Layout, RankPlacement, digest_of
 from remediation.launcher.coordinator.failure_signature import ended_by_itself
 from remediation.launcher.launcher_settings import LauncherSettings
@@ -314,6 +314,8 @@ class Workers:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
+        if worker.ordered_s is not None and self._after_death and not (worker.expected or worker.elastic):
+            self._look_at_script(worker, worker.ordered_s)
         code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
         if worker.ordered or (worker.doubtful and not self._after_death and (code is None or code >= 0)):
             self._overtaken(worker)
@@ -345,6 +347,18 @@ class Workers:
             reader = self.reader(worker)
             return reader is not None and reader.error() is not None
         return False
+
+    def _look_at_script(self, worker: Worker, ordered_s: float) -> None:
+        """Who had left its script before its end was ordered ended by itself: its connections are closed, and its peers end of that, sooner than its process ends."""
+        ended = None
+        with contextlib.suppress(RingError):
+            reader = self.reader(worker)
+            ended = reader.script_end() if reader is not None else None
+        if ended is None and worker.end == 0:  # it marks nothing: what a SIGKILL ends has another status
+            ended = ScriptEnd(ordered_s, 0)
+        if ended is not None and ended.time_s <= ordered_s:
+            worker.end, worker.ended_s, worker.ordered_s = ended.code << 8, ended.time_s, None
+            worker.dying = worker.doubtful = True
 
     def _overtaken(self, worker: Worker) -> None:
         """The order to end it came before its death was told: only what it had failed of is."""

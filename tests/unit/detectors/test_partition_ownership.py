@@ -203,6 +203,24 @@ def test_who_wakes_up_again_ends_what_was_taken_and_shares_again(deployment):
     assert all(term > before.get(partition, 0) for partition, term in first.owned.items())
 
 
+def test_who_is_suspended_within_a_round_gives_nothing_up(deployment, monkeypatch):
+    """Between the renewal of its leases and the look at who lives: it saw nobody, itself included, and read ten minutes again."""
+    alone = deployment.start()
+    deployment.rounds(2)
+    before, look = alone.owned, deployment.ledger.living
+
+    def late(prefix: str, now: float) -> tuple[Lease, ...]:
+        deployment.clock.advance(LEASE_S + 1.0)
+        return look(prefix, deployment.clock.now())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deployment.ledger, "living", late)
+        alone.ownership.round()
+    deployment.rounds(2)
+    assert alone.owned == before
+    assert all(work.under_way for work in alone.done)
+
+
 def test_a_ledger_that_is_away_stops_nobody(deployment, monkeypatch):
     first, second = deployment.start(), deployment.start()
     deployment.rounds(3)

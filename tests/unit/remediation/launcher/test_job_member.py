@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from eagle_eye import wire
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Command
+from eagle_eye.training.ring_buffer import CODE, LEFT, STEP, RingWriter
 from eagle_eye.types import Event, Layout, RankPlacement
 from fakes.memory_cgroup_files import Kernel
 from remediation.launcher import job_member
@@ -261,6 +263,50 @@ def test_an_end_with_zero_is_told_and_reported_once_all_of_the_node_have_ended(t
     asyncio.run(end())
     assert [(event.name, event.attributes["rank"]) for event in member.events] == [("worker.finished", "0"), ("worker.finished", "1")]
     assert [kind for kind, _ in member.reported] == ["worker_finished", "worker_finished", "finished"]
+
+
+def ended_after(folder: Path, left_s: float, code: int, status: int, *, after_death: bool = True, asked: bool = False) -> list[str]:
+    """What is told of the first worker, whose script was over at `left_s` (0: it marks nothing) and whose end was ordered at ORDERED_S."""
+
+    async def end() -> Member:
+        member = Member(folder)
+        worker, member.all._after_death = member.workers[0], after_death
+        if left_s:
+            ring = RingWriter.create(worker.ring, pid=worker.pid, worker=worker.name)
+            ring.now[STEP], ring.now[LEFT], ring.now[CODE] = 12, int(left_s * 1e9), code
+        worker.expected = asked
+        worker.order_end(ORDERED_S)
+        member.all.exited(worker.pid, status)
+        await member.all._tell_untold()
+        return member
+
+    member = asyncio.run(end())
+    told = [f"{event.name} {event.attributes.get('code', '0')} in step {event.attributes['step']}" for event in member.events]
+    return [*told, *(kind for kind, _ in member.reported)]
+
+
+KILLED = int(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "code", "status", "told"),
+    [
+        (ORDERED_S - 0.01, 0, KILLED, ["worker.finished 0 in step 12", "worker_finished"]),
+        (ORDERED_S - 0.01, 3, KILLED, ["exit 3 in step 12", "death"]),
+        (0.0, 0, 0, ["worker.finished 0 in step ", "worker_finished"]),
+    ],
+    ids=["exit 0", "exit 3", "exit 0 of a script that marks nothing"],
+)
+def test_fault_who_had_left_its_script_before_the_order_to_end_is_told_though_its_peers_ended_of_it_first(
+    tmp_path: Path, left_s: float, code: int, status: int, told: list[str]
+) -> None:
+    assert ended_after(tmp_path, left_s, code, status) == told
+
+
+@pytest.mark.parametrize("more", [{"left_s": ORDERED_S + 0.01}, {"after_death": False}, {"asked": True}, {"left_s": 0.0}])
+@pytest.mark.parametrize("code", [0, 3])
+def test_twin_who_ended_of_the_order_is_not_told(tmp_path: Path, code: int, more: dict[str, Any]) -> None:
+    assert ended_after(tmp_path, **{"left_s": ORDERED_S - 0.01, "code": code, "status": KILLED, **more}) == []
 
 
 def test_twin_a_connection_that_broke_as_the_peers_were_ended_is_no_event(tmp_path: Path) -> None:
