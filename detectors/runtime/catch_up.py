@@ -1,9 +1,10 @@
 """Catch-up of a new owner of a partition: its evaluator reads the last ten minutes again, without reporting anything.
 
-Where ten minutes are too many records to read at once, evaluation starts after the newest part of them; a second evaluator
-reads all of them in the background and replaces the first one when it has caught up.
+Ten minutes take seconds to evaluate on a busy machine, so evaluation starts after the newest part of them; a second evaluator reads all
+of them in the background and replaces the first one when it has caught up.
 """
 
+import math
 import threading
 from collections.abc import Callable, Collection
 
@@ -21,13 +22,15 @@ from .hot_window import KEPT_SECONDS
 
 BOOTSTRAP = "eagle-eye.bootstrap"
 """Consumer group whose committed offset is that of the newest bootstrap records."""
-AT_ONCE = 8_000
-"""Records that are read again before evaluation starts: a fraction of a second of work, also for several partitions at once."""
-HANDOVER_RECORDS = 2048
-"""The second evaluator takes over when it is at most so many records behind."""
+AT_ONCE, AT_ONCE_S = 8_000, 30.0
+"""The newest records and seconds, whichever is less, that are read again before evaluation starts: a fraction of a second of work, also for several partitions at once."""
+HANDOVER_RECORDS, HANDOVER_S = 2048, 3.0
+"""The second evaluator takes over when it is at most so many records, and seconds of records, behind."""
 _READ = 2048
 _PAUSE_S = 0.001
 """Pause after each read of the second evaluator, so that live evaluation goes first."""
+_IDLE_S = 0.05
+"""The same where it has read all that the first one has."""
 _RETRY_S = 0.5
 _BOOTSTRAP_KINDS: tuple[type[msgspec.Struct], ...] = (SchemaRecord, Layout, Baseline, ConfigChange)
 
@@ -40,6 +43,8 @@ class CatchUp:
         self.reader = wire.RecordReader()
         self.offset = offset
         """Of the next message to read."""
+        self.time = math.nan
+        """When the last message that was read was written; NaN before the first."""
         self._stream = stream
         self._partition = partition
         evaluator.muted = True
@@ -54,7 +59,7 @@ class CatchUp:
         messages = self._stream.read(OBSERVATIONS, self._partition, self.offset, min(_READ, end - self.offset))
         messages = [message for message in messages if message.offset < end]
         for message in messages:
-            self.offset = message.offset + 1
+            self.offset, self.time = message.offset + 1, message.time
             if only and wire.OTHERS.get(int.from_bytes(message.value[3:4])) not in only:
                 continue
             try:
@@ -69,17 +74,17 @@ class CatchUp:
 
 
 def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, stopped: Callable[[], bool]) -> tuple[wire.RecordReader, int | None]:
-    """Feed an evaluator the records before `end`: the last ten minutes, or the newest AT_ONCE records of them.
+    """Feed an evaluator the records before `end`: the newest part of the last ten minutes, with the bootstrap records before it.
 
-    Returns the reader to continue with, and the offset at which the ten minutes begin if not all of them were read.
+    All of them where they are no more than that part, or where nothing says where their bootstrap records are. Returns the reader to continue with, and the offset at which the ten minutes begin if not all of them were read.
     Raises StreamUnavailable.
     """
     begin = offset_before(stream, OBSERVATIONS, partition, end, KEPT_SECONDS)
     bootstrap = stream.committed(BOOTSTRAP, OBSERVATIONS, partition)
-    whole = end - begin <= AT_ONCE or bootstrap is None or not begin <= bootstrap <= end
-    past = CatchUp(stream, partition, evaluator, begin if whole or bootstrap is None else bootstrap)
-    newest = past.offset if whole else max(past.offset, end - AT_ONCE)
-    while not stopped() and past.advance(newest, only=_BOOTSTRAP_KINDS):
+    newest = max(end - AT_ONCE, offset_before(stream, OBSERVATIONS, partition, end, AT_ONCE_S))
+    whole = newest <= begin or bootstrap is None or not begin <= bootstrap <= end
+    past = CatchUp(stream, partition, evaluator, begin if whole or bootstrap is None else min(bootstrap, newest))
+    while not whole and not stopped() and past.advance(newest, only=_BOOTSTRAP_KINDS):
         pass
     while not stopped() and past.advance(end):
         pass
@@ -90,8 +95,8 @@ def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, sto
 class BackgroundCatchUp:
     """A second evaluator that reads all of the ten minutes in its own thread and then replaces the first one."""
 
-    def __init__(self, stream: Stream, partition: int, evaluator: Evaluator, begin: int, goal: Callable[[], int]) -> None:
-        """`evaluator`: a new one. `goal`: returns the offset that the first evaluator has reached."""
+    def __init__(self, stream: Stream, partition: int, evaluator: Evaluator, begin: int, goal: Callable[[], tuple[int, float]]) -> None:
+        """`evaluator`: a new one. `goal`: returns the offset that the first evaluator has reached, and when its last record was written (NaN: not known yet)."""
         self._catch_up = CatchUp(stream, partition, evaluator, begin)
         self._goal = goal
         self._stop = threading.Event()
@@ -100,12 +105,12 @@ class BackgroundCatchUp:
 
     @property
     def ready(self) -> bool:
-        """At most HANDOVER_RECORDS are left: `take_over` is short."""
+        """Little is left: `take_over` is short."""
         return not self._thread.is_alive() and not self._stop.is_set()
 
     def take_over(self, first: Evaluator) -> tuple[Evaluator, wire.RecordReader]:
         """Read the rest and take over the open findings: the evaluator and reader to continue with. Raises StreamUnavailable."""
-        while self._catch_up.advance(self._goal()):
+        while self._catch_up.advance(self._goal()[0]):
             pass
         self._catch_up.evaluator.restore(first.open_findings(), tuple(first.incidents.values()))
         self._catch_up.finish()
@@ -117,9 +122,13 @@ class BackgroundCatchUp:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.is_set() and self._goal() - self._catch_up.offset > HANDOVER_RECORDS:
+        while not self._stop.is_set() and self._is_behind():
             try:
-                self._catch_up.advance(self._goal())
-                self._stop.wait(_PAUSE_S)
+                more = self._catch_up.advance(self._goal()[0])
+                self._stop.wait(_PAUSE_S if more else _IDLE_S)
             except StreamUnavailable:
                 self._stop.wait(_RETRY_S)
+
+    def _is_behind(self) -> bool:
+        offset, time = self._goal()
+        return offset - self._catch_up.offset > HANDOVER_RECORDS or not time - self._catch_up.time <= HANDOVER_S

@@ -146,7 +146,7 @@ class Evaluator:
         for finding in findings:
             by_job.setdefault(finding.job, []).append(finding)
         for name, open_ in by_job.items():
-            self._job(name).detectors.findings.restore(open_)
+            self._job(name).detectors.restore(open_)
         self.incidents = {incident.id: incident for incident in incidents}
 
     def bootstrap_records(self) -> list[tuple[str, Record]]:

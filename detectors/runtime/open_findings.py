@@ -20,6 +20,7 @@ class OpenFindings:
     def __init__(self, job: str) -> None:
         self._job = job
         self._open: dict[_Key, Finding] = {}
+        self._inherited: set[_Key] = set()
 
     @property
     def open(self) -> tuple[Finding, ...]:
@@ -34,6 +35,7 @@ class OpenFindings:
         if not claim.evidence:
             raise ValueError(f"a claim of {claim.kind} about {claim.entity} without evidence")
         key = (detector, claim.entity.kind, claim.entity.name, claim.kind)
+        self._inherited.discard(key)
         before = self._open.get(key)
         if before is None:
             return self._opened(key, digest, claim, mark)
@@ -49,24 +51,28 @@ class OpenFindings:
 
     def withdraw_all(self, why: str, mark: Mark) -> tuple[Finding, ...]:
         """Withdraw all open findings, for example because the job is gone; `why` becomes their last line of evidence."""
-        over = tuple(
-            msgspec.structs.replace(
-                finding,
-                revision=finding.revision + 1,
-                time=mark.time,
-                active=False,
-                evidence=(*finding.evidence, Evidence(text=why)),
-            )
-            for finding in self._open.values()
-        )
-        self._open.clear()
-        return over
+        return self._over(list(self._open), Evidence(text=why), mark)
 
     def restore(self, findings: Iterable[Finding]) -> None:
-        """Restore the open findings of an earlier owner."""
+        """Restore the open findings of an earlier owner. Those that no detector of this one has claimed are inherited: none will withdraw them."""
+        claimed = self._open.keys()
         self._open = {
             (finding.detector, finding.entity.kind, finding.entity.name, finding.kind): finding for finding in findings
         }
+        self._inherited = self._open.keys() - claimed
+
+    @property
+    def inherited(self) -> bool:
+        """Some findings are known to no detector of this owner."""
+        return bool(self._inherited)
+
+    def withdraw_inherited(self, why: Evidence, mark: Mark, kind: Kind | None = None) -> tuple[Finding, ...]:
+        """Withdraw those that no detector of this owner has claimed; `kind`: those about such entities alone. `why`: their last line."""
+        return self._over([key for key in self._open if key in self._inherited and kind in (None, key[1])], why, mark)
+
+    def _over(self, keys: list[_Key], why: Evidence, mark: Mark) -> tuple[Finding, ...]:
+        self._inherited.difference_update(keys)
+        return tuple(_ended(self._open.pop(key), why, mark) for key in keys)
 
     def _opened(self, key: _Key, digest: str, claim: Claim, mark: Mark) -> Finding | None:
         if not claim.active or len(self._open) >= OPEN_MOST:
@@ -104,6 +110,10 @@ def detector_digest(name: str, detector: Any) -> str:
         if each.init and not each.name.startswith("_")
     }
     return digest_of(name, options)
+
+
+def _ended(finding: Finding, why: Evidence, mark: Mark) -> Finding:
+    return msgspec.structs.replace(finding, revision=finding.revision + 1, time=mark.time, active=False, evidence=(*finding.evidence, why))
 
 
 def _revision(before: Finding, digest: str, claim: Claim, mark: Mark) -> Finding:

@@ -188,7 +188,7 @@ class Runner:
         incidents, findings = self._open_records.find()
         self.evaluator.restore(findings, incidents)
         if begin is not None:
-            self._background = BackgroundCatchUp(self._stream, self._partition, self._new_evaluator(), begin, lambda: self.offset)
+            self._background = BackgroundCatchUp(self._stream, self._partition, self._new_evaluator(), begin, lambda: (self.offset, self.counts.newest))
         self._follower = Tailer(self._stream, OBSERVATIONS, self._partition, self.offset)
         if self._marks is not None:
             self._marks.start()

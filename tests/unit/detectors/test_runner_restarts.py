@@ -7,12 +7,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from detectors.exits import Exits
 from detectors.runtime import catch_up, open_record_offsets
+from detectors.runtime.detector_set import INHERITED_TICKS
 from detectors.runtime.mark_writer import BOOTSTRAP_TICKS
 from detectors.runtime.runner import Runner
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, RUNNER_GROUP
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.types import ConfigChange, Incident, Kind, Layout, RankPlacement, SchemaRecord
+from eagle_eye.types import ConfigChange, Entity, Event, Incident, Kind, Layout, RankPlacement, SchemaRecord
 from fakes.runner_partition import JOB, Exited, Hot, World, settle
 
 
@@ -118,9 +120,14 @@ GO = threading.Event()
 
 
 @pytest.fixture
-def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little is read at once; the second watch begins when a test lets it, not when the machine has time for its thread."""
+def little_at_once(monkeypatch: pytest.MonkeyPatch, slow_to_follow: None) -> None:
+    """Little is read at once."""
     monkeypatch.setattr(catch_up, "AT_ONCE", 40)
+
+
+@pytest.fixture
+def slow_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second evaluator begins when a test lets it, not when the machine has time for its thread."""
     monkeypatch.setattr(catch_up, "HANDOVER_RECORDS", 4)
     run = catch_up.BackgroundCatchUp._run
 
@@ -166,6 +173,89 @@ def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_fol
     assert len(world.findings) == told, "what is open stays what it is"
     world.second(again, 20.0)
     assert [(finding.kind, finding.active) for finding in world.findings[told:]] == [("node.hot", False)]
+
+
+def test_the_newest_part_is_half_a_minute_however_few_its_records_are(world: World, slow_to_follow: None) -> None:
+    """Ten minutes of a small job are few records, and seconds of work for the detectors."""
+    runner = world.runner(Hot())
+    for _ in range(2 * BOOTSTRAP_TICKS):
+        world.second(runner, 90.0)
+    again = world.runner(Hot(), generation=2)
+    assert past_of(again) <= 31
+    assert [finding.kind for finding in again.evaluator.open_findings()] == ["node.hot"]
+    world.second(again, 90.0)
+    until_deep(again)
+    assert past_of(again) == 2 * BOOTSTRAP_TICKS + 1
+
+
+def test_twin_a_past_that_is_shorter_is_read_at_once(world: World) -> None:
+    runner = world.runner(Hot())
+    for _ in range(20):
+        world.second(runner, 90.0)
+    again = world.runner(Hot(), generation=2)
+    assert again._background is None
+    assert past_of(again) == 20
+
+
+def long_open(world: World, **killed: object) -> Runner:
+    """A runner that takes over when the newest part of its past does not show the end of a worker any more that is open."""
+    runner = world.runner(Exits())
+    world.second(runner)
+    world.put(cry(world, **killed))
+    for _ in range(2 * BOOTSTRAP_TICKS):
+        world.second(runner)
+    again = world.runner(Exits(), generation=2)
+    assert [finding.kind for finding in again.evaluator.open_findings()] == ["worker.exited"]
+    return again
+
+
+def cry(world: World, name: str = "exit", kind: Kind = Kind.WORKER, **attributes: object) -> Event:
+    world.number += 1
+    entity = Entity(kind=kind, name="r/n/0" if kind is Kind.WORKER else JOB)
+    told = {key: str(value) for key, value in attributes.items()}
+    return Event(name=name, job=JOB, entity=entity, time=world.clock.now(), node="n", incarnation="b", number=world.number, attributes=told)
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["by what has seen the newest part", "by what has seen all"])
+def test_what_an_earlier_owner_had_found_of_a_worker_ends_with_its_epoch(world: World, slow_to_follow: None, followed: bool) -> None:
+    again = long_open(world, epoch=1, code=-9, signal="SIGKILL")
+    if followed:
+        world.second(again)
+        until_deep(again)
+    world.put(cry(world, "epoch.started", Kind.JOB, epoch=2, reason="death"))
+    world.second(again)
+    assert again.evaluator.open_findings() == ()
+    if not followed:
+        until_deep(again)
+    world.second(again)
+    assert again.evaluator.open_findings() == ()
+    (over,) = [finding for finding in world.findings if not finding.active]
+    assert over.evidence[-1].text == "over: epoch 2 has begun"
+
+
+def test_what_an_earlier_owner_had_found_is_over_when_nothing_has_shown_it_for_as_long_as_detectors_look_back(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    world.second(runner)
+    runner.evaluator.jobs.clear()  # it was found more than ten minutes before
+    again = world.runner(generation=2)
+    assert len(again.evaluator.open_findings()) == 1
+    for _ in range(INHERITED_TICKS):
+        world.second(again, None)
+    assert len(again.evaluator.open_findings()) == 1
+    for _ in range(2):
+        world.second(again, None)
+    assert again.evaluator.open_findings() == ()
+
+
+def test_twin_what_its_own_detectors_have_claimed_is_theirs_to_withdraw(world: World) -> None:
+    runner = world.runner(Exited(), Hot())
+    for _ in range(5):
+        world.second(runner, 90.0)
+    again = world.runner(Exited(), Hot(), generation=2)
+    for _ in range(INHERITED_TICKS + 2):
+        world.second(again, 90.0)
+    assert [finding.kind for finding in again.evaluator.open_findings()] == ["node.hot"]
 
 
 def test_the_newest_part_is_read_with_the_standing_records_of_before(world: World, little_at_once: None) -> None:
