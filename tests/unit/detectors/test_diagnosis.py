@@ -112,13 +112,6 @@ def test_a_death_that_is_told_long_after_its_victims_cried_is_what_they_missed()
     assert len({each.id for each in chain.reported}) == 1
 
 
-def test_what_is_the_fault_is_the_first_line_of_evidence_though_its_victim_cried_before_it_was_seen() -> None:
-    chain = Chain().feed(*healthy(), cut(NOW, raised(A, NOW - 0.02)), cut(NOW + 0.1, killed(B, NOW)))
-    (incident,) = chain.latest
-    assert incident.cause == "worker killed"
-    assert incident.evidence[0].event == killed(B, NOW).id
-
-
 def test_the_first_to_crash_is_named_those_that_end_after_it_are_not() -> None:
     chain = Chain().feed(*healthy(), cut(NOW + 1, left(D, NOW, exception=""), left(A, NOW + 0.6, code=2, exception="")))
     assert verdicts(chain.latest) == [("worker exited", [D.name], Severity.SEV2, True)]

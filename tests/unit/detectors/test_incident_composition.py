@@ -31,6 +31,16 @@ def diagnosed(topology: Topology) -> Incident:
     return incident
 
 
+def test_what_is_the_fault_is_the_first_line_of_evidence_though_its_victim_cried_before_it_was_seen() -> None:
+    told = (("worker.exception", A, BEGAN, "connection refused or reset"), ("worker.exited", B, BEGAN + 0.02, "killed"))
+    findings = [
+        msgspec.structs.replace(raised(who, 0.0), kind=kind, since=since, evidence=(Evidence(text=status, event=who.name, status=status),))
+        for kind, who, since, status in told
+    ]
+    (incident,) = Diagnosis().diagnose((), findings, Topology())
+    assert (incident.cause, [line.text for line in incident.evidence]) == ("worker killed", ["killed", "connection refused or reset"])
+
+
 def test_a_mistake_of_the_script_does_not_accuse_a_node_whose_workers_make_it_first() -> None:
     """Where no layout is known yet nobody can say that it is half of the job."""
     assert [culprit.entity for culprit in diagnosed(Topology()).culprits] == [A, B]

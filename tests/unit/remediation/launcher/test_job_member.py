@@ -2,90 +2,20 @@
 
 import asyncio
 import signal
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from eagle_eye import wire
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Command
-from eagle_eye.training.ring_buffer import CODE, LEFT, STEP, RingWriter
-from eagle_eye.types import Event, Layout, RankPlacement
+from eagle_eye.types import Layout
+from fakes.launcher_member import Member, made
 from fakes.memory_cgroup_files import Kernel
 from remediation.launcher import job_member
-from remediation.launcher.event_log import EventLog
-from remediation.launcher.job_file import JobFile
-from remediation.launcher.job_member import JobMember
-from remediation.launcher.launcher_settings import LauncherSettings
-from remediation.launcher.training_command import parse_training_command
-from remediation.launcher.vote_log import VoteLog
-from remediation.launcher.worker.elastic_node import ElasticNode
 from remediation.launcher.worker.worker_exit import explanation
-from remediation.launcher.worker.worker_process import Worker
-from remediation.launcher.worker.workers import Workers
-
-PID = 1 << 22
-"""Above the kernel's highest."""
-
-
-class Member:
-    """A launcher with two workers that are no processes, and what it tells the stream and the coordinator."""
-
-    def __init__(self, folder: Path) -> None:
-        settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=folder, run_dir=folder)
-        self.written: list[bytes] = []
-        self.reported: list[tuple[str, Body]] = []
-        clock = SystemClock()
-        log = EventLog("t/j/r", "n0", "b", clock, lambda _topic, _key, value: self.written.append(value))
-        workers = Workers(settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, self._ended)
-        self.all, self.votes = workers, VoteLog(folder, "r", "n0")
-        self.known = asyncio.Event()
-        """The coordinator knows all reports."""
-        self.workers = [self._worker(folder, slot) for slot in range(2)]
-        workers._by_pid = {worker.pid: worker for worker in self.workers}
-        votes, file = self.votes, JobFile(folder, "t/j/r", "n0", PID)
-        elastic = ElasticNode(settings, workers, votes, file, log, clock, report=self._report, ask_store=self._never)
-        self.member = JobMember(settings, workers, votes, file, log, self._report, self._known, elastic)
-
-    @property
-    def events(self) -> list[Event]:
-        reader = wire.RecordReader()
-        return [record for value in self.written if isinstance(record := reader.read(value), Event)]
-
-    def raises(self, **more: object) -> None:
-        """The first worker reports an exception."""
-        said = {"kind": "exception", "worker": self.workers[0].name, "pid": self.workers[0].pid, "epoch": 1, "type": "ValueError", "message": "no", "traceback": "", "step": 4}
-        self.member.receive({**said, **more})
-
-    def _ended(self, worker: Worker, status: int | None) -> None:
-        self.member.worker_ended(worker, status)
-
-    def _report(self, kind: str, body: Body) -> None:
-        self.reported.append((kind, body))
-
-    async def _known(self) -> None:
-        await self.known.wait()
-
-    async def _never(self, _question: Body) -> Body:
-        raise AssertionError("nobody asks the store")
-
-    def _worker(self, folder: Path, slot: int) -> Worker:
-        place = RankPlacement(worker=f"r/n0/{slot}", node="n0", rank=slot, local_rank=slot)
-        return Worker(
-            place=place, epoch=1, pid=PID + slot, start_time=1, secret="", log=folder / "log", log_from=0, ring=folder / "ring", socket=folder, began=0.0
-        )
-
-
-def made(folder: Path) -> Member:
-    async def make() -> Member:
-        return Member(folder)
-
-    return asyncio.run(make())
 
 
 def test_an_exception_of_the_main_thread_is_how_the_worker_dies(tmp_path: Path) -> None:
@@ -130,72 +60,6 @@ def test_twin_an_exception_that_ends_a_thread_is_told_and_the_worker_does_not_di
     assert (member.workers[0].exception, member.workers[0].failure) == ("", None)
 
 
-ORDERED_S = 100.0
-
-
-def ended_on_order(folder: Path, *, raised_before: bool = False) -> Member:
-    """Both workers were ended at ORDERED_S; the message of the first has been read by then, or not."""
-
-    async def end() -> Member:
-        member = Member(folder)
-        if raised_before:
-            member.raises(raised_s=ORDERED_S - 0.01)
-        for worker in member.workers:
-            worker.order_end(ORDERED_S)
-            member.all.exited(worker.pid, int(signal.SIGKILL))
-        return member
-
-    return asyncio.run(end())
-
-
-def told_late(member: Member) -> list[tuple[str, str, int]]:
-    return [(body["worker"], body["failure"]["type"], body["epoch"]) for kind, body in member.reported if kind == "late_failure"]
-
-
-@pytest.mark.parametrize("read", ["after the order", "before the order"])
-def test_an_exception_from_before_the_order_to_end_counts_however_late_it_is_read(tmp_path: Path, read: str) -> None:
-    """All ranks raise at once: the first report begins a new epoch, and ends the others in the middle of theirs."""
-    member = ended_on_order(tmp_path, raised_before=read == "before the order")
-    if read == "after the order":
-        member.raises(raised_s=ORDERED_S - 0.01)
-    assert [event.name for event in member.events] == ["exception"]
-    assert told_late(member) == [("r/n0/0", "ValueError", 1)]
-    assert [kind for kind, _ in member.reported] == ["late_failure"], "its death is ours, and no second one is reported"
-
-
-@pytest.mark.parametrize("more", [{"raised_s": ORDERED_S + 0.01}, {}], ids=["after it", "nobody knows when"])
-def test_twin_an_exception_from_after_the_order_is_our_own_doing(tmp_path: Path, more: dict[str, float]) -> None:
-    member = ended_on_order(tmp_path)
-    member.raises(**more)
-    assert (member.events, member.reported) == ([], [])
-
-
-@pytest.mark.parametrize(("status", "told"), [(3 << 8, [3]), (int(signal.SIGSEGV), [-signal.SIGSEGV]), (int(signal.SIGKILL), []), (0, []), (int(signal.SIGTERM), [])])
-def test_what_a_worker_ended_with_by_itself_before_the_order_reached_it_is_told_and_no_event(tmp_path: Path, status: int, told: list[int]) -> None:
-    """The order is a SIGKILL: another status is the worker's own, perhaps that of the first to die."""
-
-    async def end() -> Member:
-        member = Member(tmp_path)
-        member.workers[0].order_end(ORDERED_S)
-        member.all.exited(member.workers[0].pid, status)
-        return member
-
-    member = asyncio.run(end())
-    assert [body["code"] for kind, body in member.reported if kind == "late_failure"] == told
-    assert member.events == []
-
-
-def test_twin_what_a_worker_does_that_was_asked_to_end_is_not_told(tmp_path: Path) -> None:
-    async def end() -> Member:
-        member = Member(tmp_path)
-        member.workers[0].expected = True
-        member.workers[0].order_end(ORDERED_S)
-        member.all.exited(member.workers[0].pid, 1 << 8)
-        return member
-
-    assert asyncio.run(end()).reported == []
-
-
 URL = '  File "/home/ada/train.py", line 212, in load\n    urlopen(url)\n  File "/usr/lib/python3.11/socket.py", line 1, in connect\n    raise err\n'
 TRACEBACK = "Traceback (most recent call last):\n  ...\nRuntimeError: Connection closed by peer\n"
 WATCHDOG = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what(): [Rank 1] Watchdog caught collective operation timeout\n"
@@ -230,28 +94,6 @@ def test_what_an_exception_tells_of_the_machine_explains_the_end_that_follows(tm
     assert (death["explained"], death["failure"], death["code"]) == ("ecc error", None, 1)
 
 
-def test_an_exception_that_its_exit_has_overtaken_is_told_when_it_is_read(tmp_path: Path) -> None:
-    async def end() -> Member:
-        member = Member(tmp_path)
-        member.member.worker_ended(member.workers[0], 1 << 8)
-        return member
-
-    member = asyncio.run(end())
-    member.raises(raised_s=99.0)
-    assert [kind for kind, _ in member.reported] == ["death", "late_failure"]
-    assert told_late(member) == [("r/n0/0", "ValueError", 1)]
-
-
-def test_what_is_read_when_a_successor_runs_is_told_of_the_one_that_raised_it(tmp_path: Path) -> None:
-    member = ended_on_order(tmp_path)
-    successor = msgspec.structs.replace(member.workers[0], pid=PID + 7, epoch=2, ordered_s=None, noticed=False, status=None, overtaken=False)
-    member.all._former, member.all._by_pid = tuple(member.workers), {successor.pid: successor}
-    member.raises(raised_s=ORDERED_S - 0.01)
-    assert (member.workers[0].exception, successor.exception) == ("ValueError", "")
-    assert told_late(member) == [("r/n0/0", "ValueError", 1)]
-    assert member.events[0].attributes["epoch"] == "1"
-
-
 def test_an_end_with_zero_is_told_and_reported_once_all_of_the_node_have_ended(tmp_path: Path) -> None:
     member = made(tmp_path)
 
@@ -263,50 +105,6 @@ def test_an_end_with_zero_is_told_and_reported_once_all_of_the_node_have_ended(t
     asyncio.run(end())
     assert [(event.name, event.attributes["rank"]) for event in member.events] == [("worker.finished", "0"), ("worker.finished", "1")]
     assert [kind for kind, _ in member.reported] == ["worker_finished", "worker_finished", "finished"]
-
-
-def ended_after(folder: Path, left_s: float, code: int, status: int, *, after_death: bool = True, asked: bool = False) -> list[str]:
-    """What is told of the first worker, whose script was over at `left_s` (0: it marks nothing) and whose end was ordered at ORDERED_S."""
-
-    async def end() -> Member:
-        member = Member(folder)
-        worker, member.all._after_death = member.workers[0], after_death
-        if left_s:
-            ring = RingWriter.create(worker.ring, pid=worker.pid, worker=worker.name)
-            ring.now[STEP], ring.now[LEFT], ring.now[CODE] = 12, int(left_s * 1e9), code
-        worker.expected = asked
-        worker.order_end(ORDERED_S)
-        member.all.exited(worker.pid, status)
-        await member.all._tell_untold()
-        return member
-
-    member = asyncio.run(end())
-    told = [f"{event.name} {event.attributes.get('code', '0')} in step {event.attributes['step']}" for event in member.events]
-    return [*told, *(kind for kind, _ in member.reported)]
-
-
-KILLED = int(signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("left_s", "code", "status", "told"),
-    [
-        (ORDERED_S - 0.01, 0, KILLED, ["worker.finished 0 in step 12", "worker_finished"]),
-        (ORDERED_S - 0.01, 3, KILLED, ["exit 3 in step 12", "death"]),
-        (0.0, 0, 0, ["worker.finished 0 in step ", "worker_finished"]),
-    ],
-    ids=["exit 0", "exit 3", "exit 0 of a script that marks nothing"],
-)
-def test_fault_who_had_left_its_script_before_the_order_to_end_is_told_though_its_peers_ended_of_it_first(
-    tmp_path: Path, left_s: float, code: int, status: int, told: list[str]
-) -> None:
-    assert ended_after(tmp_path, left_s, code, status) == told
-
-
-@pytest.mark.parametrize("more", [{"left_s": ORDERED_S + 0.01}, {"after_death": False}, {"asked": True}, {"left_s": 0.0}])
-@pytest.mark.parametrize("code", [0, 3])
-def test_twin_who_ended_of_the_order_is_not_told(tmp_path: Path, code: int, more: dict[str, Any]) -> None:
-    assert ended_after(tmp_path, **{"left_s": ORDERED_S - 0.01, "code": code, "status": KILLED, **more}) == []
 
 
 def test_twin_a_connection_that_broke_as_the_peers_were_ended_is_no_event(tmp_path: Path) -> None:
