@@ -251,6 +251,31 @@ def test_twin_another_pipeline_stage_may_compute_longer() -> None:
     assert {claim.entity.name for claim in claims(SlowWorker(4, 2.0, 0), layout=staged)} == {"run/node-1/1"}
 
 
+def in_backward(draft: Draft) -> None:
+    """DistributedDataParallel: gradients are reduced, and the others waited for, in the backward pass."""
+    for step in draft.steps:
+        step.values["backward_s"] += step.values.pop("communication_s")
+
+
+def rank_0_logs(draft: Draft) -> None:
+    """It writes for as long as it computes, and the others wait for it."""
+    for step in draft.steps:
+        logs = step.values["forward_s"][0] * 2.0
+        step.values["forward_s"][0] += logs
+        step.values["backward_s"][1:] += logs
+        step.values["step_s"] += logs
+        step.values.pop("tokens")
+
+
+def test_fault_a_slow_worker_is_told_where_all_wait_for_it_in_their_backward_pass() -> None:
+    assert kinds(claims(SlowWorker(1, 2.0, 5), in_backward)) == [("worker.slow", "run/node-0/1", True)]
+    assert claims(in_backward) == []
+
+
+def test_twin_a_rank_that_does_more_than_compute_in_a_script_that_marks_nothing_is_told_and_not_accused() -> None:
+    assert {claim.kind for claim in claims(in_backward, rank_0_logs)} == {"worker.unequal_compute"}
+
+
 def test_two_workers_cannot_be_compared() -> None:
     assert claims(SlowWorker(1, 3.0, 5), nodes=2, each=1) == []
 
