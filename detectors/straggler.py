@@ -1,8 +1,7 @@
 """Stragglers: workers that compute slower than their peers, as opposed to those that wait, have more work or lack a processor.
 
 Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
-out. Where nobody marks that, gradients are reduced in the backward pass (DistributedDataParallel), which holds the waits
-then, and is left out instead. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
+out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
 same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
 Slow by both, and by a share of the step that is worth a word, is worker.slow; where no tokens are logged more work looks the same, so that it is only
 worker.unequal_compute, which accuses nobody. Slow by the clock alone is cpu.throttled where its cgroup
@@ -265,9 +264,8 @@ class Straggler:
 
 
 def _compute(step: Step) -> Floats | None:
-    """Seconds of computing per worker, without the phase that holds the waits for others; None if the script marks no phases: then they cannot be separated."""
-    waits = "communication_s" if (phase(step, "communication_s") > 0.0).any() else "backward_s"
-    parts = [phase(step, name) for name in COMPUTE if name != waits]
+    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
+    parts = [phase(step, name) for name in COMPUTE]
     busy: Floats = np.sum(parts, axis=0)
     return busy if np.nansum(busy) > 0 else None
 

@@ -22,6 +22,8 @@ from .hot_window import KEPT_SECONDS
 
 BOOTSTRAP = "eagle-eye.bootstrap"
 """Consumer group whose committed offset is that of the newest bootstrap records."""
+BOOTSTRAP_S = 90.0
+"""Within so many seconds before any record lie bootstrap records (mark_writer.BOOTSTRAP_TICKS)."""
 AT_ONCE, AT_ONCE_S = 8_000, 30.0
 """The newest records and seconds, whichever is less, that are read again before evaluation starts: a fraction of a second of work, also for several partitions at once."""
 HANDOVER_RECORDS, HANDOVER_S = 2048, 3.0
@@ -83,7 +85,13 @@ def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, sto
     bootstrap = stream.committed(BOOTSTRAP, OBSERVATIONS, partition)
     newest = max(end - AT_ONCE, offset_before(stream, OBSERVATIONS, partition, end, AT_ONCE_S))
     whole = newest <= begin or bootstrap is None or not begin <= bootstrap <= end
-    past = CatchUp(stream, partition, evaluator, begin if whole or bootstrap is None else min(bootstrap, newest))
+    if whole or bootstrap is None:
+        first = begin
+    elif bootstrap <= newest:
+        first = bootstrap
+    else:  # of the newest part the records before it are needed, too
+        first = max(begin, offset_before(stream, OBSERVATIONS, partition, newest, BOOTSTRAP_S))
+    past = CatchUp(stream, partition, evaluator, first)
     while not whole and not stopped() and past.advance(newest, only=_BOOTSTRAP_KINDS):
         pass
     while not stopped() and past.advance(end):
@@ -109,10 +117,13 @@ class BackgroundCatchUp:
         return not self._thread.is_alive() and not self._stop.is_set()
 
     def take_over(self, first: Evaluator) -> tuple[Evaluator, wire.RecordReader]:
-        """Read the rest and take over the open findings: the evaluator and reader to continue with. Raises StreamUnavailable."""
+        """Read the rest and take over the open findings: the evaluator and reader to continue with. Raises StreamUnavailable.
+
+        What the first evaluator claims and this one, which has seen more, does not is withdrawn.
+        """
         while self._catch_up.advance(self._goal()[0]):
             pass
-        self._catch_up.evaluator.restore(first.open_findings(), tuple(first.incidents.values()))
+        self._catch_up.evaluator.succeed(first)
         self._catch_up.finish()
         return self._catch_up.evaluator, self._catch_up.reader
 

@@ -11,7 +11,7 @@ import msgspec
 from detectors.features.active_claims import ends_epoch
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
-from eagle_eye.types import Claim, Evidence, Finding, Kind, Mark
+from eagle_eye.types import Claim, Evidence, Finding, Mark
 
 from .open_findings import OpenFindings, detector_digest
 
@@ -21,8 +21,6 @@ MOST_LINES = 256
 LARGEST_REAL = 1e300
 LONG_AGO = 6e10
 """Beyond these no reader takes a number or a time."""
-INHERITED_TICKS = 600
-"""What an earlier owner had found, and nothing shows for so many ticks, is over: as far back the detectors have looked."""
 FAILURES = 3
 """A detector that raises so many times in a row is muted."""
 Notify = Callable[[str, str], None]
@@ -54,19 +52,13 @@ class DetectorSet:
         self._prototypes = prototypes
         self._detectors: list[_Slot] | None = None
         """Made with the first frame: a name that nothing comes of costs nothing."""
-        self._ticks = self._restored = 0
-        """Ticks evaluated, in all and before the findings of an earlier owner were restored."""
-
-    def restore(self, findings: Iterable[Finding]) -> None:
-        """Restore the open findings of an earlier owner."""
-        self.findings.restore(findings)
-        self._restored = self._ticks
+        self._ticks = 0
 
     def evaluate(self, frame: Frame, mark: Mark) -> list[Finding]:
         """Run the detectors on a frame: opened, revised and withdrawn findings, in the order of the detectors."""
         if frame.tick:
             self._ticks += 1
-        found = []
+        found = list(self._end_inherited(frame, mark)) if self.findings.inherited else []
         for slot in self._slots:
             due = not frame.tick or self._ticks % getattr(slot.detector, "every", 1) == 0
             if slot.muted or not due:
@@ -75,17 +67,14 @@ class DetectorSet:
                 finding = self.findings.take(slot.name, slot.digest, claim, mark)
                 if finding is not None:
                     found.append(finding)
-        if self.findings.inherited:
-            found += self._end_inherited(frame, mark)
         return found
 
     def _end_inherited(self, frame: Frame, mark: Mark) -> Iterable[Finding]:
-        """What no detector here knows of is over with the epoch of its worker, or once nothing has shown it for long."""
+        """What no detector here knows of is over with the epoch of its worker; what is told in the same frame is a finding of its own."""
+        yield from self.findings.withdraw_doubted(mark)
         for event in frame.events:
             if why := ends_epoch(event):
-                yield from self.findings.withdraw_inherited(_over(why, event.time), mark, Kind.WORKER)
-        if self._ticks - self._restored > INHERITED_TICKS:
-            yield from self.findings.withdraw_inherited(_over("nothing has shown it since another server took over", frame.time), mark)
+                yield from self.findings.withdraw_inherited(_over(why, event.time), mark)
 
     def reconfigure(self, prototypes: Sequence[tuple[str, Detector]]) -> None:
         """Replace the detectors; those whose configuration is unchanged keep their state."""
@@ -122,7 +111,7 @@ class DetectorSet:
 
 def _over(why: str, time: float) -> Evidence:
     """As a detector says it itself (features/active_claims.py)."""
-    return Evidence(text=f"over: {why}", metric="over", value=time)
+    return _written(Evidence(text=f"over: {why}", metric="over", value=time))
 
 
 def _slot(name: str, detector: Detector) -> _Slot:

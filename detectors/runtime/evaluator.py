@@ -146,8 +146,14 @@ class Evaluator:
         for finding in findings:
             by_job.setdefault(finding.job, []).append(finding)
         for name, open_ in by_job.items():
-            self._job(name).detectors.restore(open_)
+            self._job(name).detectors.findings.restore(open_)
         self.incidents = {incident.id: incident for incident in incidents}
+
+    def succeed(self, first: "Evaluator") -> None:
+        """Go on in the place of one that has seen less: its open findings are restored; what it claims, and this one does not, is over."""
+        self.restore(first.open_findings(), tuple(first.incidents.values()))
+        for name, job in first.jobs.items():
+            self._job(name).detectors.findings.doubt(job.detectors.findings)
 
     def bootstrap_records(self) -> list[tuple[str, Record]]:
         """(job, record) of every record that a reader needs who begins here; job '' = of all jobs."""

@@ -10,6 +10,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Finding, Kind, Mark, digest
 
 OPEN_MOST = 10_000
 """Findings of one job that are open at the same time: more tell nobody anything, and names of entities come over a wire."""
+DOUBTED = "over: all of the last ten minutes do not show it"
 _Key = tuple[str, Kind, str, str]
 """detector, kind of entity, its name, kind of finding"""
 
@@ -21,6 +22,8 @@ class OpenFindings:
         self._job = job
         self._open: dict[_Key, Finding] = {}
         self._inherited: set[_Key] = set()
+        """Those that no detector of this owner has claimed."""
+        self._doubted: set[_Key] = set()
 
     @property
     def open(self) -> tuple[Finding, ...]:
@@ -61,14 +64,23 @@ class OpenFindings:
         }
         self._inherited = self._open.keys() - claimed
 
+    def doubt(self, others: "OpenFindings") -> None:
+        """Inherited findings that another owner's detectors have claimed, which have seen less than those of this one."""
+        self._doubted = self._inherited & (others._open.keys() - others._inherited)
+
     @property
     def inherited(self) -> bool:
         """Some findings are known to no detector of this owner."""
         return bool(self._inherited)
 
-    def withdraw_inherited(self, why: Evidence, mark: Mark, kind: Kind | None = None) -> tuple[Finding, ...]:
-        """Withdraw those that no detector of this owner has claimed; `kind`: those about such entities alone. `why`: their last line."""
-        return self._over([key for key in self._open if key in self._inherited and kind in (None, key[1])], why, mark)
+    def withdraw_inherited(self, why: Evidence, mark: Mark) -> tuple[Finding, ...]:
+        """Withdraw those of a worker that no detector of this owner has claimed. `why`: their last line."""
+        return self._over([key for key in self._open if key in self._inherited and key[1] is Kind.WORKER], why, mark)
+
+    def withdraw_doubted(self, mark: Mark) -> tuple[Finding, ...]:
+        """Withdraw what was found by those that had seen less."""
+        doubted, self._doubted = self._doubted & self._inherited, set()
+        return self._over([key for key in self._open if key in doubted], Evidence(text=DOUBTED), mark)
 
     def _over(self, keys: list[_Key], why: Evidence, mark: Mark) -> tuple[Finding, ...]:
         self._inherited.difference_update(keys)

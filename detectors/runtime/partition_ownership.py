@@ -140,9 +140,10 @@ class PartitionOwnership:
         """None if our own lease has run out since it was renewed, as the process was suspended: the next round shows what is still ours."""
         now = self._clock.now()
         members = {lease.holder.incarnation for lease in self._leases.living(MEMBER, now)}
-        if self._holder.incarnation not in members:
-            return None
         holders = {lease.name: lease.holder.incarnation for lease in self._leases.living(PARTITION, now)}
+        ours = self._holder.incarnation
+        if ours not in members or any(holders.get(_name(partition)) != ours for partition in self.owned):
+            return None
         for partition in self._leaving:
             holders.pop(_name(partition), None)
         return assign_partitions({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members)

@@ -220,6 +220,9 @@ class Runner:
     def _reset(self) -> None:
         """The stream was reset: write the open findings and incidents again, and the bootstrap records before the next tick."""
         self.offset = self._follower.offset
+        if self._background is not None:  # what it reads is gone
+            self._background.stop()
+            self._background = None
         if self._marks is not None:
             self._marks.reset()
         if self._recorder is not None:

@@ -20,7 +20,21 @@ from typing import Any, TypeVar
 
 from . import exception_reporter, flight_recorder, gpu_phases, group_progress, messages, probe_socket
 from .fault_drills import AcceleratorError
-from .ring_buffer import BEGAN, CODE, DONE, FAULTS, LEFT, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, WORDS, RingWriter
+from .ring_buffer import (
+    BEGAN,
+    DONE,
+    EXIT_CODE,
+    FAULTS,
+    MARKED,
+    MARKS,
+    NAMES,
+    PHASE,
+    RUNNING,
+    SCRIPT_ENDED,
+    STEP,
+    WORDS,
+    RingWriter,
+)
 from .step_records import StepRecords
 
 Item = TypeVar("Item")
@@ -228,8 +242,8 @@ class Monitor:
 
     def store_end(self, code: int) -> None:
         """Store that the script is over, with which exit code: its peers may break before its process has ended."""
-        self._words[CODE] = code
-        self._words[LEFT] = self._clock()
+        self._words[EXIT_CODE] = code
+        self._words[SCRIPT_ENDED] = self._clock()
 
     def disable(self) -> None:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""

@@ -61,8 +61,8 @@ WORDS = 10
 _NOW = struct.Struct(f"<{WORDS}q")
 
 # positions of the words in the part `now`
-MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS, LEFT, CODE = range(WORDS)
-"""RUNNING holds the count of marks with which the step began; once the loop is over, its negative. LEFT: when the script was over, CODE: with which exit code."""
+MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS, SCRIPT_ENDED, EXIT_CODE = range(WORDS)
+"""RUNNING holds the count of marks with which the step began; once the loop is over, its negative. SCRIPT_ENDED: when the script was over, EXIT_CODE: with which exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +327,7 @@ class RingReader:
     def script_end(self) -> ScriptEnd | None:
         """How the script was over; None if it is not, or an exception has ended it. Its process may be at its exit handlers yet."""
         words = _NOW.unpack(self._read(NOW, _NOW.size))
-        return ScriptEnd(words[LEFT] / 1e9, words[CODE]) if words[LEFT] else None
+        return ScriptEnd(words[SCRIPT_ENDED] / 1e9, words[EXIT_CODE]) if words[SCRIPT_ENDED] else None
 
     def _slot(self, ordinal: int) -> StepRecord | None:
         at = SLOTS_AT + (ordinal % SLOTS) * SLOT_BYTES

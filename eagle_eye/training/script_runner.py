@@ -72,19 +72,24 @@ def _outcome(entry: Callable[[], None]) -> int:
     try:
         entry()
     except SystemExit as stop:  # what its frames hold is let go of behind it, connections to its peers too
-        return _over(_exit_code(stop.code))
+        code = _exit_code(stop.code)
+        if stop.__context__ is None:  # else an exception made it end, perhaps that a peer was gone
+            _note_end(code)
+        return code
     except KeyboardInterrupt as error:
         _report(error)
         return -signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - this is the interpreter's own last resort, played by us
         _report(error)
         return 1
-    return _over(0)
+    _note_end(0)
+    return 0
 
 
-def _over(code: int) -> int:
-    exception_reporter.script_ended(code)
-    return code
+def _note_end(code: int) -> None:
+    """Unless threads of the script go on."""
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        exception_reporter.script_ended(code)
 
 
 def _exit_code(code: object) -> int:

@@ -122,25 +122,34 @@ def test_exit_handlers_and_threads_are_waited_for(launcher: Any) -> None:
 
 
 LEAVES = """
-import os, sys
+import os, sys, threading, time
 from eagle_eye.training.ring_buffer import RingReader
 ring = os.environ.get("RING")
 class Connection:
     def __del__(self):
         end = RingReader.open(ring).script_end()
         print(end and end.code, flush=True)
-def main():
+def main(how):
     peer = Connection()
-    sys.exit(int(sys.argv[1]))
-main()
+    if how == "thread":
+        threading.Thread(target=time.sleep, args=(0.2,)).start()
+    if how == "missed":
+        try:
+            raise OSError("connection reset by peer")
+        except OSError:
+            sys.exit(1)
+    sys.exit(int(how) if how.isdigit() else 0)
+main(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("code", ["0", "7"])
-def test_that_a_script_is_over_is_in_the_ring_before_its_connections_are_closed(launcher: Any, code: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "noted"), [("0", "0"), ("7", "7"), ("missed", "None"), ("thread", "None")], ids=["exit 0", "exit 7", "of an exception that it caught", "a thread goes on"]
+)
+def test_that_a_script_is_over_is_in_the_ring_before_its_connections_are_closed(launcher: Any, how: str, noted: str) -> None:
     ring = str(launcher.home / "ring")
-    launcher.python(LEAVES, code, EAGLE_EYE_RING=ring, RING=ring)
-    assert launcher.words() == f"{code}\n"
+    launcher.python(LEAVES, how, EAGLE_EYE_RING=ring, RING=ring)
+    assert launcher.words() == f"{noted}\n"
 
 
 def test_workers_do_not_draw_the_same_random_numbers(launcher: Any) -> None:

@@ -33,6 +33,8 @@ is heard of, too. An end without a code would be taken for a death, also of a wo
 WORDS_S = 0.02
 """How long an exit code that nobody has explained waits for the exception that may be under way in the inbox ..."""
 WORDS_LONGEST_S = 5.0
+TEARDOWN_S = 2.0
+"""A process that is at its exit handlers for longer may have kept its connections until its end."""
 """... and so long where the ring says that there is one, and this machine is busy."""
 RECENT = 16
 FEWEST = 3
@@ -116,6 +118,7 @@ class Workers:
         self._by_pid.clear()
         self._memory.forget()
         self._close_readers()
+        self._after_death = False
         self._starting = True
         try:
             for place in layout.placements:
@@ -314,8 +317,8 @@ class Workers:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
-        if worker.ordered_s is not None and self._after_death and not (worker.expected or worker.elastic):
-            self._look_at_script(worker, worker.ordered_s)
+        if not worker.elastic:
+            self._note_script_end(worker)
         code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
         if worker.ordered or (worker.doubtful and not self._after_death and (code is None or code >= 0)):
             self._overtaken(worker)
@@ -348,17 +351,30 @@ class Workers:
             return reader is not None and reader.error() is not None
         return False
 
-    def _look_at_script(self, worker: Worker, ordered_s: float) -> None:
-        """Who had left its script before its end was ordered ended by itself: its connections are closed, and its peers end of that, sooner than its process ends."""
-        ended = None
-        with contextlib.suppress(RingError):
-            reader = self.reader(worker)
-            ended = reader.script_end() if reader is not None else None
+    def _note_script_end(self, worker: Worker) -> None:
+        """It is dated by the end of its script: its connections are closed then, and its peers end of that, sooner than its process ends.
+
+        Who had left its script before its end was ordered ended by itself.
+        """
+        ended, ordered_s = self._script_end(worker), worker.ordered_s
+        if ordered_s is None:
+            now = asyncio.get_running_loop().time()
+            if ended is not None and worker.end == ended.code << 8 and now - ended.time_s <= TEARDOWN_S:
+                worker.ended_s = ended.time_s
+            return
+        if not self._after_death or worker.expected:
+            return
         if ended is None and worker.end == 0:  # it marks nothing: what a SIGKILL ends has another status
             ended = ScriptEnd(ordered_s, 0)
-        if ended is not None and ended.time_s <= ordered_s:
+        if ended is not None and ended.time_s <= ordered_s and worker.end in (None, int(signal.SIGKILL), ended.code << 8):
             worker.end, worker.ended_s, worker.ordered_s = ended.code << 8, ended.time_s, None
             worker.dying = worker.doubtful = True
+
+    def _script_end(self, worker: Worker) -> ScriptEnd | None:
+        with contextlib.suppress(RingError):
+            reader = self.reader(worker)
+            return reader.script_end() if reader is not None else None
+        return None
 
     def _overtaken(self, worker: Worker) -> None:
         """The order to end it came before its death was told: only what it had failed of is."""

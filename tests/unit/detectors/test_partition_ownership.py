@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.runtime.partition_ownership import PartitionOwnership, assign_partitions
+from detectors.runtime.partition_ownership import MEMBER, PARTITION, PartitionOwnership, assign_partitions
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Lease, LeaseHolder, Ledger
@@ -203,15 +203,15 @@ def test_who_wakes_up_again_ends_what_was_taken_and_shares_again(deployment):
     assert all(term > before.get(partition, 0) for partition, term in first.owned.items())
 
 
-def test_who_is_suspended_within_a_round_gives_nothing_up(deployment, monkeypatch):
-    """Between the renewal of its leases and the look at who lives: it saw nobody, itself included, and read ten minutes again."""
+@pytest.mark.parametrize("looked_for", [MEMBER, PARTITION])
+def test_who_is_suspended_within_a_round_gives_nothing_up(deployment, monkeypatch, looked_for):
+    """Between the renewal of its leases and a look at who lives: it saw nobody, itself included, and read ten minutes again."""
     alone = deployment.start()
     deployment.rounds(2)
     before, look = alone.owned, deployment.ledger.living
 
     def late(prefix: str, now: float) -> tuple[Lease, ...]:
-        deployment.clock.advance(LEASE_S + 1.0)
-        return look(prefix, deployment.clock.now())
+        return look(prefix, now + (LEASE_S + 1.0 if prefix == looked_for else 0.0))
 
     with monkeypatch.context() as patch:
         patch.setattr(deployment.ledger, "living", late)

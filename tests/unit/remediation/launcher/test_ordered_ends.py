@@ -2,13 +2,15 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from eagle_eye.training.ring_buffer import CODE, LEFT, STEP, RingWriter
+from eagle_eye.clock import SystemClock
+from eagle_eye.training.ring_buffer import EXIT_CODE, SCRIPT_ENDED, STEP, RingWriter
 from fakes.launcher_member import PID, Member
 
 ORDERED_S = 100.0
@@ -85,7 +87,7 @@ def ended_after(folder: Path, left_s: float, code: int, status: int, *, after_de
         worker, member.all._after_death = member.workers[0], after_death
         if left_s:
             ring = RingWriter.create(worker.ring, pid=worker.pid, worker=worker.name)
-            ring.now[STEP], ring.now[LEFT], ring.now[CODE] = 12, int(left_s * 1e9), code
+            ring.now[STEP], ring.now[SCRIPT_ENDED], ring.now[EXIT_CODE] = 12, int(left_s * 1e9), code
         worker.expected = asked
         worker.order_end(ORDERED_S)
         member.all.exited(worker.pid, status)
@@ -100,14 +102,30 @@ def ended_after(folder: Path, left_s: float, code: int, status: int, *, after_de
 KILLED = int(signal.SIGKILL)
 
 
+@pytest.mark.parametrize(("teardown_s", "dated_s"), [(0.8, 0.8), (30.0, 0.0)], ids=["it closed its connections with its script", "it may have kept some until its end"])
+def test_the_end_of_a_worker_is_that_of_its_script(tmp_path: Path, teardown_s: float, dated_s: float) -> None:
+    async def end() -> Member:
+        member, now = Member(tmp_path), time.monotonic()
+        ring = RingWriter.create(member.workers[0].ring, pid=member.workers[0].pid, worker=member.workers[0].name)
+        ring.now[SCRIPT_ENDED], ring.now[EXIT_CODE] = int((now - teardown_s) * 1e9), 3
+        member.all.exited(member.workers[0].pid, 3 << 8, now)
+        await member.all._tell_untold()
+        return member
+
+    (event,) = asyncio.run(end()).events
+    assert SystemClock().now() - event.time == pytest.approx(dated_s, abs=0.5)
+
+
 @pytest.mark.parametrize(
     ("left_s", "code", "status", "told"),
     [
         (ORDERED_S - 0.01, 0, KILLED, ["worker.finished 0 in step 12", "worker_finished"]),
         (ORDERED_S - 0.01, 3, KILLED, ["exit 3 in step 12", "death"]),
+        (ORDERED_S - 0.01, 3, 3 << 8, ["exit 3 in step 12", "death"]),
         (0.0, 0, 0, ["worker.finished 0 in step ", "worker_finished"]),
+        (ORDERED_S - 0.01, 0, int(signal.SIGSEGV), ["late_failure"]),
     ],
-    ids=["exit 0", "exit 3", "exit 0 of a script that marks nothing"],
+    ids=["exit 0", "exit 3", "exit 3 before the order came", "exit 0 of a script that marks nothing", "it crashed at its exit handlers"],
 )
 def test_fault_who_had_left_its_script_before_the_order_to_end_is_told_though_its_peers_ended_of_it_first(
     tmp_path: Path, left_s: float, code: int, status: int, told: list[str]
