@@ -1,8 +1,10 @@
-"""Steps of a script that marks none: from one step of its optimizer to the next, with their data, forward, backward and optimizer phases.
+"""Steps of a script that marks none: from one step of its optimizer to the next, with their data, forward, backward, communication and optimizer phases.
 
 A loop of torch calls three things, whatever framework is around it: `DataLoader`'s iterator, `torch.autograd.backward` and `Optimizer.step`. The
-third has hooks for everybody (torch.optim.optimizer.register_optimizer_step_pre_hook), around the other two a function is put. Nothing here
-raises into the script, and everything that it calls is called as before. A script that begins a step itself is left alone from then on.
+third has hooks for everybody (torch.optim.optimizer.register_optimizer_step_pre_hook), around the other two a function is put, and one around
+`Work.wait`, by which a collective of `torch.distributed` waits for others. What C++ reduces by itself does not come there: with DistributedDataParallel
+it is a part of the backward pass. Nothing here raises into the script, and everything that it calls is called as before. A script that begins a step
+itself is left alone from then on.
 """
 
 import atexit
@@ -64,6 +66,7 @@ class OptimizerSteps:
             autograd.backward = self._around(autograd.backward, "backward")
             iterator: Any = dataloader._BaseDataLoaderIter
             iterator.__next__ = self._around(iterator.__next__, "data")
+            self._watch_collectives()
             atexit.register(self._monitor.stop)  # the loop is over: what the script does not do is no hang
         except Exception:  # noqa: BLE001 - another torch: the script runs on unwatched
             self._over = True
@@ -82,6 +85,29 @@ class OptimizerSteps:
                     self._monitor.mark("forward")
 
         return marked
+
+    def _watch_collectives(self) -> None:
+        """The collectives themselves stay as they are: torch.compile knows them by their identity."""
+        from torch import distributed
+
+        if distributed.is_available():
+            work: Any = distributed.Work
+            work.wait = self._communicating(work.wait)
+
+    def _communicating(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function; while it runs the step is in `communication`, and behind it in the phase before."""
+
+        @functools.wraps(wait)
+        def marked(*arguments: Any, **named: Any) -> Any:
+            if not self._in_step():
+                return wait(*arguments, **named)
+            with self._monitor.phase("communication"):
+                return wait(*arguments, **named)
+
+        return marked
+
+    def _in_step(self) -> bool:
+        return not self._over and 0 <= self._number == self._monitor.step and self._thread == threading.get_ident()
 
     def _enter(self, phase: str) -> bool:
         """False where nothing is to be marked: another thread, or a script that marks its steps itself."""
@@ -103,7 +129,7 @@ class OptimizerSteps:
             self._follow(optimizer)
 
     def _after_step(self, optimizer: object, _arguments: object, _named: object) -> None:
-        if self._over or self._number < 0 or self._thread != threading.get_ident() or self._monitor.step != self._number:
+        if not self._in_step():
             return
         if optimizer is self._leader():
             self._monitor.end()

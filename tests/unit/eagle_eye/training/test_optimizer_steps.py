@@ -39,6 +39,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     """With torch as it was before, afterwards."""
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", dataloader._BaseDataLoaderIter.__next__)
+    monkeypatch.setattr(torch.distributed.Work, "wait", torch.distributed.Work.wait)
     monkeypatch.setattr(optimizer_steps.atexit, "register", lambda function: None)
     for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         monkeypatch.setattr(torch_optimizer, hooks, type(getattr(torch_optimizer, hooks))())
@@ -70,6 +71,43 @@ def test_each_step_of_the_optimizer_is_a_step_with_its_phases(watched: Watched) 
         phases = {name for name, seconds in step.values.items() if seconds > 0.0}
         assert phases >= {"step_s", "data_s", "forward_s", "backward_s", "optimizer_s"}
         assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of one."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_waits_for_others_is_communication_and_the_loop_goes_on_in_the_phase_before(watched: Watched, alone: None, asynchronous: bool) -> None:
+    made, optimizer = model()
+    for _ in range(4):
+        made(torch.ones(1, 4)).sum().backward()
+        for parameter in made.parameters():
+            work = torch.distributed.all_reduce(parameter.grad, async_op=asynchronous)
+            if work is not None:
+                assert work.wait()
+        optimizer.step()
+    for step in watched.steps[1:]:
+        assert step.values["communication_s"] > 0.0
+        assert step.values["forward_s"] > 0.0
+        assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+
+
+def test_twin_a_collective_before_the_training_or_of_another_thread_begins_and_changes_nothing(watched: Watched, alone: None) -> None:
+    torch.distributed.barrier()
+    assert watched.monitor.step == -1
+    made, optimizer = model()
+    for _ in range(3):
+        made(torch.ones(1, 4)).sum().backward()
+        thread = threading.Thread(target=torch.distributed.barrier)
+        thread.start()
+        thread.join()
+        optimizer.step()
+    assert all("communication_s" not in step.values for step in watched.steps)
 
 
 def test_micro_batches_are_no_steps(watched: Watched) -> None:
