@@ -2,8 +2,8 @@
 
 A loop of torch calls three things, whatever framework is around it: `DataLoader`'s iterator, `torch.autograd.backward` and `Optimizer.step`. The
 third has hooks for everybody (torch.optim.optimizer.register_optimizer_step_pre_hook), around the other two a function is put, and one around
-`Work.wait`, by which a collective of `torch.distributed` waits for others. What C++ reduces by itself does not come there: with DistributedDataParallel
-it is a part of the backward pass. Nothing here raises into the script, and everything that it calls is called as before. A script that begins a step
+`Work.wait`, by which a collective of `torch.distributed` waits for others. DistributedDataParallel waits in C++, at the end of the backward pass: behind
+the last gradient, in a callback of autograd's engine. One that is queued before, with the first gradient, is called before it. Nothing here raises into the script, and everything that it calls is called as before. A script that begins a step
 itself is left alone from then on.
 """
 
@@ -52,7 +52,8 @@ class OptimizerSteps:
         self._leader: Callable[[], object] = lambda: None
         """Gives the optimizer whose steps are counted, None where it is gone: held weakly, and its id may be the next one's."""
         self._others = 0
-        self._over = False
+        self._over = self._backward = False
+        """The script is left alone; it is in a backward pass that we have marked."""
 
     def install(self) -> None:
         """Put the functions around torch's, for the life of the process. Never raises."""
@@ -63,7 +64,7 @@ class OptimizerSteps:
 
             optimizer.register_optimizer_step_pre_hook(self._before_step)
             optimizer.register_optimizer_step_post_hook(self._after_step)
-            autograd.backward = self._around(autograd.backward, "backward")
+            autograd.backward = self._around(self._with_gradients(autograd.backward), "backward")
             iterator: Any = dataloader._BaseDataLoaderIter
             iterator.__next__ = self._around(iterator.__next__, "data")
             self._watch_collectives()
@@ -85,6 +86,46 @@ class OptimizerSteps:
                     self._monitor.mark("forward")
 
         return marked
+
+    def _with_gradients(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function; behind the last gradient the step is in `communication`: what is left waits for others."""
+
+        @functools.wraps(backward)
+        def marked(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            hook = self._hook(tensors)
+            try:
+                return backward(tensors, *arguments, **named)
+            finally:
+                self._backward = False
+                if hook is not None:
+                    hook.remove()
+
+        return marked
+
+    def _hook(self, tensors: Any) -> Any:
+        """Called with the first gradient; None where nothing is marked, or torch traces what the backward pass does."""
+        from torch import Tensor, compiler, distributed
+
+        self._backward = self._in_step() and distributed.is_available() and distributed.is_initialized()
+        first = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
+        if not self._backward or compiler.is_compiling() or _traces_backward() or first is None or not first.requires_grad:
+            return None
+        return first.register_hook(self._first_gradient)
+
+    def _first_gradient(self, _gradient: object) -> None:
+        """By a thread of autograd, on a GPU."""
+        try:
+            from torch.autograd import Variable
+
+            engine: Any = Variable._execution_engine
+            engine.queue_callback(self._last_gradient)
+        except Exception:  # noqa: BLE001 - a private part of torch: the backward pass goes on
+            _log.debug("the end of the backward pass cannot be seen", exc_info=True)
+
+    def _last_gradient(self) -> None:
+        """Whoever runs the backward pass waits for this."""
+        if self._backward and not self._over and self._number == self._monitor.step:
+            self._monitor.mark("communication")
 
     def _watch_collectives(self) -> None:
         """The collectives themselves stay as they are: torch.compile knows them by their identity."""
@@ -143,6 +184,12 @@ class OptimizerSteps:
         self._others = 0 if optimizer is leader else self._others + 1
         if leader is None or self._others > OTHERS:
             self._leader, self._others = weakref.ref(optimizer), 0
+
+
+def _traces_backward() -> bool:
+    """Compiled autograd makes a graph of all hooks."""
+    enabled = getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
+    return bool(enabled)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

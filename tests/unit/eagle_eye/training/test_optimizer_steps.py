@@ -97,16 +97,34 @@ def test_what_waits_for_others_is_communication_and_the_loop_goes_on_in_the_phas
         assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
 
 
-def test_twin_a_collective_before_the_training_or_of_another_thread_begins_and_changes_nothing(watched: Watched, alone: None) -> None:
+def test_what_distributed_data_parallel_waits_for_at_the_end_of_its_backward_pass_is_communication(watched: Watched, alone: None) -> None:
+    made, optimizer = model()
+    parallel = torch.nn.parallel.DistributedDataParallel(made)
+    train(parallel, optimizer, steps=6)
+    assert watched.numbers == list(range(6))
+    for step in watched.steps[2:]:
+        assert {name for name, seconds in step.values.items() if seconds > 0.0} >= {"forward_s", "backward_s", "communication_s", "optimizer_s"}
+        assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+
+
+def test_no_hook_stays_on_a_loss_and_gradients_are_what_they_were(watched: Watched) -> None:
+    made, _ = model()
+    loss = made(torch.ones(1, 4)).sum()
+    loss.backward(retain_graph=True)
+    first = made.weight.grad.clone()
+    made.weight.grad = None
+    loss.backward()
+    assert torch.equal(made.weight.grad, first)
+    assert not loss._backward_hooks
+
+
+def test_twin_a_collective_before_the_training_begins_no_step(watched: Watched, alone: None) -> None:
     torch.distributed.barrier()
     assert watched.monitor.step == -1
-    made, optimizer = model()
-    for _ in range(3):
-        made(torch.ones(1, 4)).sum().backward()
-        thread = threading.Thread(target=torch.distributed.barrier)
-        thread.start()
-        thread.join()
-        optimizer.step()
+
+
+def test_twin_a_worker_without_process_groups_waits_for_nobody(watched: Watched) -> None:
+    train(*model(), steps=3)
     assert all("communication_s" not in step.values for step in watched.steps)
 
 
