@@ -17,7 +17,7 @@ class Model(lightning.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
+        self.layers = torch.nn.Sequential(torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1))
 
     def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
         inputs, targets = batch
@@ -43,13 +43,13 @@ def main() -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    data = TensorDataset(torch.randn(4096, 256), torch.randn(4096, 1))
+    data = TensorDataset(torch.randn(8192, 256), torch.randn(8192, 1))
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     trainer = lightning.Trainer(
         max_steps=-1, max_epochs=-1, accelerator="cpu", strategy="ddp", devices=local, num_nodes=int(os.environ["WORLD_SIZE"]) // local, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[WriteSteps()],
     )  # fmt: skip
-    trainer.fit(Model(), DataLoader(data, batch_size=64))
+    trainer.fit(Model(), DataLoader(data, batch_size=256))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.collect.unmodified.steps_log import StepsLog
 
-BLOCK, BATCH, WORDS, WIDTH, HEADS, LAYERS, ACCUMULATED = 32, 4, 128, 64, 4, 2, 4
+BLOCK, BATCH, WORDS, WIDTH, HEADS, LAYERS, ACCUMULATED = 64, 4, 128, 128, 4, 2, 4
 
 
 class Attention(nn.Module):

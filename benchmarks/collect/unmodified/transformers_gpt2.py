@@ -38,10 +38,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=128, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0))
     with tempfile.TemporaryDirectory() as output:
         arguments = TrainingArguments(
-            output_dir=output, use_cpu=True, ddp_backend="gloo", per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=1_000_000, report_to=[],
+            output_dir=output, use_cpu=True, ddp_backend="gloo", per_device_train_batch_size=8, gradient_accumulation_steps=2, max_steps=1_000_000, report_to=[],
             save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[WriteSteps()])
