@@ -53,7 +53,7 @@ class OptimizerSteps:
         """Gives the optimizer whose steps are counted, None where it is gone: held weakly, and its id may be the next one's."""
         self._others = 0
         self._over = self._backward = False
-        """The script is left alone; it is in a backward pass that we have marked."""
+        """The script is left alone; it is in a backward pass that is marked."""
 
     def install(self) -> None:
         """Put the functions around torch's, for the life of the process. Never raises."""
@@ -64,7 +64,7 @@ class OptimizerSteps:
 
             optimizer.register_optimizer_step_pre_hook(self._before_step)
             optimizer.register_optimizer_step_post_hook(self._after_step)
-            autograd.backward = self._around(self._with_gradients(autograd.backward), "backward")
+            autograd.backward = self._watched_backward(autograd.backward)
             iterator: Any = dataloader._BaseDataLoaderIter
             iterator.__next__ = self._around(iterator.__next__, "data")
             self._watch_collectives()
@@ -87,30 +87,41 @@ class OptimizerSteps:
 
         return marked
 
-    def _with_gradients(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function; behind the last gradient the step is in `communication`: what is left waits for others."""
+    def _watched_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function; behind the last gradient the step is in `communication`, as what is left waits for others, and behind it in `forward`.
+
+        A backward pass within one (checkpoints that compute again) is a part of that.
+        """
 
         @functools.wraps(backward)
-        def marked(tensors: Any, *arguments: Any, **named: Any) -> Any:
-            hook = self._hook(tensors)
+        def marked(*arguments: Any, **named: Any) -> Any:
+            if self._over or self._backward or not self._enter("backward"):
+                return backward(*arguments, **named)
+            hook = self._hook(arguments[0] if arguments else named.get("tensors"))
+            self._backward = True
             try:
-                return backward(tensors, *arguments, **named)
+                return backward(*arguments, **named)
             finally:
                 self._backward = False
                 if hook is not None:
                     hook.remove()
+                self._monitor.mark("forward")
 
         return marked
 
     def _hook(self, tensors: Any) -> Any:
-        """Called with the first gradient; None where nothing is marked, or torch traces what the backward pass does."""
-        from torch import Tensor, compiler, distributed
+        """Called with the first gradient; None where nobody can be waited for, or torch traces what the backward pass does."""
+        try:
+            from torch import Tensor, compiler, distributed
 
-        self._backward = self._in_step() and distributed.is_available() and distributed.is_initialized()
-        first = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
-        if not self._backward or compiler.is_compiling() or _traces_backward() or first is None or not first.requires_grad:
+            if not (distributed.is_available() and distributed.is_initialized()) or compiler.is_compiling() or _traces_backward():
+                return None
+            given = tensors if isinstance(tensors, (list, tuple)) else (tensors,)  # what can be read once is not ours to read
+            first = next((each for each in given if isinstance(each, Tensor) and each.requires_grad), None)
+            return _put_first(first, self._first_gradient) if first is not None else None
+        except Exception:  # noqa: BLE001 - what it is given may be anything
+            _log.debug("no hook on this backward pass", exc_info=True)
             return None
-        return first.register_hook(self._first_gradient)
 
     def _first_gradient(self, _gradient: object) -> None:
         """By a thread of autograd, on a GPU."""
@@ -123,7 +134,7 @@ class OptimizerSteps:
             _log.debug("the end of the backward pass cannot be seen", exc_info=True)
 
     def _last_gradient(self) -> None:
-        """Whoever runs the backward pass waits for this."""
+        """Whoever runs the backward pass waits for this, and marks nothing meanwhile."""
         if self._backward and not self._over and self._number == self._monitor.step:
             self._monitor.mark("communication")
 
@@ -142,7 +153,7 @@ class OptimizerSteps:
         def marked(*arguments: Any, **named: Any) -> Any:
             if not self._in_step():
                 return wait(*arguments, **named)
-            with self._monitor.phase("communication"):
+            with self._monitor.wait():
                 return wait(*arguments, **named)
 
         return marked
@@ -184,6 +195,15 @@ class OptimizerSteps:
         self._others = 0 if optimizer is leader else self._others + 1
         if leader is None or self._others > OTHERS:
             self._leader, self._others = weakref.ref(optimizer), 0
+
+
+def _put_first(tensor: Any, function: Callable[[object], None]) -> Any:
+    """A hook on a tensor, before those that it has: FSDP's, which queues what waits for others, may be one."""
+    hook = tensor.register_hook(function)
+    hooks = tensor._backward_hooks
+    for key in [key for key in hooks if key != hook.id]:
+        hooks[key] = hooks.pop(key)
+    return hook
 
 
 def _traces_backward() -> bool:

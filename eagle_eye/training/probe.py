@@ -41,7 +41,7 @@ Item = TypeVar("Item")
 _log = logging.getLogger("eagle_eye.probe")
 _INDEX = {name: index for index, name in enumerate(messages.PHASES)}
 _DATA = _INDEX["data"]
-_OTHER = _INDEX["other"]
+_OTHER, _COMMUNICATION = _INDEX["other"], _INDEX["communication"]
 _STEP_S = NAMES.index("step_s")
 _FIRST_PHASE = NAMES.index(f"{messages.PHASES[0]}_s")
 _PRIVATE = ("EAGLE_EYE_RING", "EAGLE_EYE_PROBE_SOCKET", "EAGLE_EYE_TOKEN")
@@ -195,6 +195,10 @@ class Monitor:
         """`with monitor.phase("forward"):` marks `name`, and at its end the phase that was before."""
         return Phase(self, name)
 
+    def wait(self) -> "Wait":
+        """A wait for others within a phase, as a context. It is no mark: workers of a pipeline wait unequally often, and are compared by their marks."""
+        return Wait(self)
+
     def log(self, **values: Any) -> None:
         """Numbers of this step: floats, integers, tensors of one element; the last value of a name counts.
 
@@ -264,6 +268,18 @@ class Monitor:
         words[PHASE] = index
         words[MARKS] = marks
 
+    def _shift(self, index: int) -> None:
+        """The same without a mark, and on the host alone: the wait may be in another of the GPU's streams."""
+        try:
+            now = self._clock()
+            self._spent[self._phase] += now - self._marked
+            self._phase = index
+            self._marked = now
+            self._words[MARKED] = now
+            self._words[PHASE] = index
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
+
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""
 
@@ -314,6 +330,21 @@ class Phase:
 
     def __exit__(self, *_: object) -> None:
         self._monitor.mark(self._before)
+
+
+class Wait:
+    """A wait for others: communication, whatever the phase around it is."""
+
+    __slots__ = ("_before", "_monitor")
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor, self._before = monitor, monitor._phase
+
+    def __enter__(self) -> None:
+        self._monitor._shift(_COMMUNICATION)
+
+    def __exit__(self, *_: object) -> None:
+        self._monitor._shift(self._before)
 
 
 # --- one per process ------------------------------------------------------------------------------------------------

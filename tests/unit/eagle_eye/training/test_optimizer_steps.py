@@ -3,12 +3,14 @@
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader, dataloader
 
@@ -21,8 +23,8 @@ from eagle_eye.training.ring_buffer import RingReader, RingWriter, StepRecord
 class Watched:
     """A process whose steps are counted."""
 
-    def __init__(self, monitor: Monitor, reader: RingReader) -> None:
-        self.monitor = monitor
+    def __init__(self, monitor: Monitor, reader: RingReader, steps_of: OptimizerSteps) -> None:
+        self.monitor, self.steps_of = monitor, steps_of
         self._reader = reader
 
     @property
@@ -46,8 +48,9 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     writer = RingWriter.create(tmp_path / "ring", worker="run/a/0", offset_ns=0)
     with RingReader.open(tmp_path / "ring") as reader:
         monitor = Monitor(writer)
-        OptimizerSteps(monitor).install()
-        yield Watched(monitor, reader)
+        steps = OptimizerSteps(monitor)
+        steps.install()
+        yield Watched(monitor, reader, steps)
 
 
 def model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -81,41 +84,97 @@ def alone() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+def phase_of(watched: Watched) -> str:
+    return str(watched.monitor.status()["phase"])
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_waits_for_others_is_communication_and_the_loop_goes_on_in_the_phase_before(watched: Watched, alone: None, asynchronous: bool) -> None:
+def test_a_wait_for_others_is_communication_and_no_mark_and_behind_it_is_the_phase_before(
+    watched: Watched, alone: None, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    phases: list[str] = []
+    monkeypatch.setattr(torch.distributed.Work, "wait", lambda _work: phases.append(phase_of(watched)))
+    watched.steps_of._watch_collectives()
     made, optimizer = model()
-    for _ in range(4):
+    for _ in range(2):
         made(torch.ones(1, 4)).sum().backward()
-        for parameter in made.parameters():
-            work = torch.distributed.all_reduce(parameter.grad, async_op=asynchronous)
-            if work is not None:
-                assert work.wait()
+        marks = watched.monitor.status()["marks"]
+        work = torch.distributed.all_reduce(made.weight.grad, async_op=asynchronous)
+        if work is not None:
+            work.wait()
+        assert (phase_of(watched), watched.monitor.status()["marks"]) == ("forward", marks)
         optimizer.step()
-    for step in watched.steps[1:]:
-        assert step.values["communication_s"] > 0.0
-        assert step.values["forward_s"] > 0.0
-        assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+    assert phases == ["communication"] * 2
 
 
-def test_what_distributed_data_parallel_waits_for_at_the_end_of_its_backward_pass_is_communication(watched: Watched, alone: None) -> None:
+def waits_long(_state: object, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduces a bucket as a slow network does."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    threading.Timer(WAIT_S, future.set_result, (bucket.buffer(),)).start()
+    return future
+
+
+WAIT_S = 0.05
+
+
+def test_what_distributed_data_parallel_waits_for_behind_its_last_gradient_is_communication(watched: Watched, alone: None) -> None:
     made, optimizer = model()
     parallel = torch.nn.parallel.DistributedDataParallel(made)
-    train(parallel, optimizer, steps=6)
-    assert watched.numbers == list(range(6))
-    for step in watched.steps[2:]:
-        assert {name for name, seconds in step.values.items() if seconds > 0.0} >= {"forward_s", "backward_s", "communication_s", "optimizer_s"}
+    parallel.register_comm_hook(None, waits_long)
+    train(parallel, optimizer, steps=4)
+    assert watched.numbers == list(range(4))
+    for step in watched.steps[1:]:
+        assert step.values["communication_s"] >= 0.8 * WAIT_S > step.values["backward_s"] > 0.0
         assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
 
 
-def test_no_hook_stays_on_a_loss_and_gradients_are_what_they_were(watched: Watched) -> None:
+def test_no_hook_stays_on_a_loss_and_those_of_others_are_called_behind_ours(watched: Watched, alone: None) -> None:
     made, _ = model()
-    loss = made(torch.ones(1, 4)).sum()
+    loss, called = made(torch.ones(1, 4)).sum(), []
+    loss.register_hook(lambda gradient: called.append(phase_of(watched)))
     loss.backward(retain_graph=True)
     first = made.weight.grad.clone()
     made.weight.grad = None
     loss.backward()
     assert torch.equal(made.weight.grad, first)
-    assert not loss._backward_hooks
+    assert (called, len(loss._backward_hooks)) == (["backward"] * 2, 1)
+
+
+@pytest.mark.parametrize("given", [list, tuple, iter, lambda losses: (loss for loss in losses), lambda losses: [torch.autograd.graph.get_gradient_edge(loss) for loss in losses]])
+def test_whatever_the_backward_pass_is_given_its_gradients_are_what_they_would_be(watched: Watched, alone: None, given: Callable[..., Any]) -> None:
+    made, optimizer = model()
+    for _ in range(2):
+        losses = [made(torch.ones(1, 4)).sum(), made(2.0 * torch.ones(1, 4)).sum()]
+        optimizer.zero_grad()
+        torch.autograd.backward(given(losses))
+        assert made.weight.grad.tolist() == [[3.0] * 4]
+    torch.autograd.backward(tensors=made(torch.ones(1, 4)).sum())
+    assert made.weight.grad.tolist() == [[4.0] * 4]
+
+
+def test_checkpoints_that_compute_again_are_a_part_of_the_backward_pass(watched: Watched, alone: None) -> None:
+    made, optimizer = model()
+    phases: list[str] = []
+    for _ in range(3):
+        inner = torch.utils.checkpoint.checkpoint(made, torch.ones(1, 4, requires_grad=True), use_reentrant=True)
+        inner.register_hook(lambda _gradient: phases.append(phase_of(watched)))
+        made(inner.expand(1, 4)).sum().backward()
+        phases.append(phase_of(watched))
+        optimizer.step()
+    assert phases == ["backward", "forward"] * 3
+    assert watched.numbers == [0, 1, 2]
+
+
+def test_a_backward_pass_that_raises_leaves_no_phase_behind(watched: Watched, alone: None) -> None:
+    made, optimizer = model()
+    train(made, optimizer, steps=1)
+    loss = made(torch.ones(1, 4)).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    assert phase_of(watched) == "forward"
+    train(made, optimizer, steps=1)
+    assert watched.numbers == [0, 1]
 
 
 def test_twin_a_collective_before_the_training_begins_no_step(watched: Watched, alone: None) -> None:
