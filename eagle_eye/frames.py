@@ -374,7 +374,7 @@ class FrameBuilder:
         return events
 
     def _on_the_marks_clock(self, event: Event, mark: Mark) -> Event:
-        time = self._clocks.time_of(event, mark.time)
+        time = self._clocks.time_of(event, mark.time, self._newest.get(event.node))
         return event if time == event.time else msgspec.structs.replace(event, time=time)
 
     def _let_leave(self) -> None:

@@ -70,9 +70,14 @@ class NodeClocks:
         """Seconds to add to a time of this node; 0 where its clock is right as far as is known."""
         return self._offsets.get(node, 0.0)
 
-    def time_of(self, event: Event, mark: float) -> float:
-        """When an event happened, on the marks' clock: never later than the mark behind it."""
+    def time_of(self, event: Event, mark: float, newest: BatchHeader | None = None) -> float:
+        """When an event happened, on the marks' clock: never later than the mark behind it.
+
+        newest: the node's newest batch that no tick has observed yet, which counts where none has been.
+        """
         told, reference = event.time + self.offset(event.node), self._references.get(event.node)
+        if reference is None and newest is not None and newest.monotonic_s:
+            reference = _Reference(newest.time, newest.monotonic_s)
         if event.monotonic_s and reference is not None and reference.distance_s(event.monotonic_s) <= NEAR_S:
             measured = reference.time_at(event.monotonic_s)
             if _was_set_back(told, measured, mark, reference) or _was_set_forward(told, measured, mark):

@@ -161,6 +161,14 @@ def test_what_happened_in_the_second_of_a_jump_is_told_when_it_was(stamping: Clu
 
 
 @pytest.mark.parametrize("jump", [-30.0, 30.0])
+def test_a_jump_before_the_first_tick_of_a_server_is_seen_by_the_batch_before_it(jump: float) -> None:
+    cluster = Cluster()
+    cluster.booted = {"a": T - UPTIME_S}
+    cluster.batch("a", 0.0)
+    assert cluster.killed("a", jump, age=0.1) == pytest.approx(cluster.now - 0.1)
+
+
+@pytest.mark.parametrize("jump", [-30.0, 30.0])
 def test_a_batch_after_the_jump_that_no_tick_has_seen_changes_nothing(stamping: Cluster, jump: float) -> None:
     stamping.batch("a", jump)
     assert stamping.killed("a", jump) == pytest.approx(stamping.now - 0.25)
