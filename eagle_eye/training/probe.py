@@ -195,9 +195,9 @@ class Monitor:
         """`with monitor.phase("forward"):` marks `name`, and at its end the phase that was before."""
         return Phase(self, name)
 
-    def wait(self) -> "Wait":
+    def wait(self) -> "PeerWait":
         """A wait for others within a phase, as a context. It is no mark: workers of a pipeline wait unequally often, and are compared by their marks."""
-        return Wait(self)
+        return PeerWait(self)
 
     def log(self, **values: Any) -> None:
         """Numbers of this step: floats, integers, tensors of one element; the last value of a name counts.
@@ -332,7 +332,7 @@ class Phase:
         self._monitor.mark(self._before)
 
 
-class Wait:
+class PeerWait:
     """A wait for others: communication, whatever the phase around it is."""
 
     __slots__ = ("_before", "_monitor")
