@@ -37,7 +37,7 @@ class ActiveClaims:
         """Yield the withdrawal of a claim if it is open; `time` and `why` become its last line of evidence."""
         before = self.open.pop((entity, kind), None)
         if before is not None:
-            evidence = (*before.evidence, Evidence(text=f"over: {why}", metric="over", value=time))
+            evidence = (*before.evidence, over(why, time))
             yield Claim(
                 entity=entity, kind=kind, score=before.score, since=before.since, evidence=evidence, active=False
             )
@@ -49,6 +49,11 @@ class ActiveClaims:
 
     def __contains__(self, key: tuple[Entity, str]) -> bool:
         return key in self.open
+
+
+def over(why: str, time: float) -> Evidence:
+    """The last line of what is withdrawn."""
+    return Evidence(text=f"over: {why}", metric="over", value=time)
 
 
 def ends_epoch(event: Event) -> str:

@@ -78,26 +78,25 @@ class CatchUp:
 def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, stopped: Callable[[], bool]) -> tuple[wire.RecordReader, int | None]:
     """Feed an evaluator the records before `end`: the newest part of the last ten minutes, with the bootstrap records before it.
 
-    All of them where they are no more than that part, or where nothing says where their bootstrap records are. Returns the reader to continue with, and the offset at which the ten minutes begin if not all of them were read.
-    Raises StreamUnavailable.
+    All of them where they are no more than that part, or where nothing says where their bootstrap records are. Returns the
+    reader to continue with, and the offset at which the ten minutes begin if not all of them were read. Raises StreamUnavailable.
     """
     begin = offset_before(stream, OBSERVATIONS, partition, end, KEPT_SECONDS)
     bootstrap = stream.committed(BOOTSTRAP, OBSERVATIONS, partition)
     newest = max(end - AT_ONCE, offset_before(stream, OBSERVATIONS, partition, end, AT_ONCE_S))
-    whole = newest <= begin or bootstrap is None or not begin <= bootstrap <= end
-    if whole or bootstrap is None:
-        first = begin
+    if newest <= begin or bootstrap is None or not begin <= bootstrap <= end:
+        first = newest = begin
     elif bootstrap <= newest:
         first = bootstrap
     else:  # of the newest part the records before it are needed, too
         first = max(begin, offset_before(stream, OBSERVATIONS, partition, newest, BOOTSTRAP_S))
     past = CatchUp(stream, partition, evaluator, first)
-    while not whole and not stopped() and past.advance(newest, only=_BOOTSTRAP_KINDS):
+    while not stopped() and past.advance(newest, only=_BOOTSTRAP_KINDS):
         pass
     while not stopped() and past.advance(end):
         pass
     past.finish()
-    return past.reader, None if whole else begin
+    return past.reader, begin if newest > begin else None
 
 
 class BackgroundCatchUp:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from detectors.features.active_claims import ends_epoch
+from detectors.features.active_claims import ends_epoch, over
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
 from eagle_eye.types import Claim, Evidence, Finding, Mark
@@ -74,7 +74,7 @@ class DetectorSet:
         yield from self.findings.withdraw_doubted(mark)
         for event in frame.events:
             if why := ends_epoch(event):
-                yield from self.findings.withdraw_inherited(_over(why, event.time), mark)
+                yield from self.findings.withdraw_inherited(_written(over(why, event.time)), mark)
 
     def reconfigure(self, prototypes: Sequence[tuple[str, Detector]]) -> None:
         """Replace the detectors; those whose configuration is unchanged keep their state."""
@@ -107,11 +107,6 @@ class DetectorSet:
             return ()
         slot.failures = 0
         return claims
-
-
-def _over(why: str, time: float) -> Evidence:
-    """As a detector says it itself (features/active_claims.py)."""
-    return _written(Evidence(text=f"over: {why}", metric="over", value=time))
 
 
 def _slot(name: str, detector: Detector) -> _Slot:

@@ -259,24 +259,22 @@ class Monitor:
 
     def _enter(self, index: int, now: int) -> None:
         """The phase until now gets its time; from now on it is this one."""
+        self._turn(index, now)
+        self._marks += 1
+        self._words[MARKS] = self._marks
+
+    def _turn(self, index: int, now: int) -> None:
+        """The same, and no mark."""
         self._spent[self._phase] += now - self._marked
         self._phase = index
         self._marked = now
-        self._marks = marks = self._marks + 1
-        words = self._words
-        words[MARKED] = now
-        words[PHASE] = index
-        words[MARKS] = marks
+        self._words[MARKED] = now
+        self._words[PHASE] = index
 
     def _shift(self, index: int) -> None:
-        """The same without a mark, and on the host alone: the wait may be in another of the GPU's streams."""
+        """A wait begins or ends: no mark, and on the host alone, for it may be in another of the GPU's streams."""
         try:
-            now = self._clock()
-            self._spent[self._phase] += now - self._marked
-            self._phase = index
-            self._marked = now
-            self._words[MARKED] = now
-            self._words[PHASE] = index
+            self._turn(index, self._clock())
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 

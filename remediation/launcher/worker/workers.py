@@ -33,9 +33,9 @@ is heard of, too. An end without a code would be taken for a death, also of a wo
 WORDS_S = 0.02
 """How long an exit code that nobody has explained waits for the exception that may be under way in the inbox ..."""
 WORDS_LONGEST_S = 5.0
+"""... and so long where the ring says that there is one, and this machine is busy."""
 TEARDOWN_S = 2.0
 """A process that is at its exit handlers for longer may have kept its connections until its end."""
-"""... and so long where the ring says that there is one, and this machine is busy."""
 RECENT = 16
 FEWEST = 3
 """Steps whose length says something about the next one's."""
