@@ -71,8 +71,7 @@ def test_durations_across_a_jump_are_those_that_passed(clock_of_all: tuple[DemoJ
     assert 0.0 <= float(found) < LONGEST_S, shown
     with contextlib.closing(Ledger.open(state / "ledger.sqlite", read_only=True)) as ledger:
         outcomes = ledger.outcomes(incident=kept.incident.id)
-        assert len(outcomes) == 1, outcomes
-        (outcome,) = outcomes
-        assert 0.0 <= outcome.actual["downtime_s"] < LONGEST_S
-        assert 0.0 <= outcome.detection_s < LONGEST_S
+        downtimes = [outcome.actual["downtime_s"] for outcome in outcomes if "downtime_s" in outcome.actual]
+        assert downtimes, outcomes
+        assert all(0.0 <= seconds < LONGEST_S for seconds in [*downtimes, *(outcome.detection_s for outcome in outcomes)]), outcomes
         assert demo_job.wait(lambda: ledger.notices(name="clock.slewed"), DEADLINE_S)
