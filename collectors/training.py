@@ -32,7 +32,7 @@ from .worker.watched_worker import NAMES, WatchedWorker
 
 log = logging.getLogger(__name__)
 
-Found = Reading | StepReading | Event
+CollectedRecord = Reading | StepReading | Event
 LEAD_S = 0.1
 """The run that is at most so long before a full second returns the readings of that second's batch."""
 GARBAGE_S = 30.0
@@ -71,7 +71,7 @@ class TrainingCollector:
         self._limits = StallLimits(stall=self.stall, gap_s=self.gap_s)
         self._inspector = self.inspector or ActivityInspector(self.stall.patience_s, self.clock)
 
-    def collect(self) -> list[Found]:
+    def collect(self) -> list[CollectedRecord]:
         wall, monotonic = self.clock.now(), self.clock.monotonic()
         jobs = self._jobs.read()
         listed = {worker.life: (job, worker) for job in jobs if not job.stopped for worker in job.workers}
@@ -82,7 +82,7 @@ class TrainingCollector:
                 self._workers[life].worker = worker  # an elastic worker continues in another epoch
         second = math.floor((wall + LEAD_S) / self.reading_s)
         due, self._last_second = second != self._last_second, second
-        found: list[Found] = [*self._refused(wall), *self._sample(wall, monotonic, rings=due), *self._look_closer(wall, monotonic)]
+        found: list[CollectedRecord] = [*self._refused(wall), *self._sample(wall, monotonic, rings=due), *self._look_closer(wall, monotonic)]
         # a finished worker keeps its row while its launcher lists it: a stall of its peers is not its fault
         stay = {life for life, watched in self._workers.items() if life in listed and (watched.alive or watched.finished)}
         gone = [watched for life, watched in self._workers.items() if life not in stay]

@@ -27,7 +27,7 @@ from eagle_eye.history.queries import History
 from eagle_eye.ledger import Ledger
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.rpc.control_messages import Body
-from eagle_eye.rpc.operator_client import Question, call
+from eagle_eye.rpc.operator_client import OperatorMessage, call
 
 from .cache import FileResultCache, ResultCache
 from .errors import BrokenHistory, NewerLedger, NoHistory, NoLedger, NothingToDecide, OlderLedger
@@ -151,7 +151,7 @@ class Sources:
 
     # --- the server ------------------------------------------------------------------------------------------------
 
-    def order(self, what: str, message: Question | None, token: str = "") -> Body:
+    def order(self, what: str, message: OperatorMessage | None, token: str = "") -> Body:
         """The leader's answer to an operator's command. Raises NothingToDecide, AccessDenied, ControlError, ConfigError."""
         if self.recorded is not None:
             raise NothingToDecide("it accepts no commands. Start `make demo` for a live run.")

@@ -13,7 +13,7 @@ from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.errors import AccessDenied
 from eagle_eye.rpc.control_client import call
 from eagle_eye.rpc.control_messages import Decision, SilenceCommand
-from eagle_eye.rpc.operator_client import Question
+from eagle_eye.rpc.operator_client import OperatorMessage
 
 
 class People(NamedTuple):
@@ -37,7 +37,7 @@ async def people(folder: Path) -> AsyncIterator[People]:
         server.cluster.stop()
 
 
-async def _asked(known: People, what: str, message: Question, token: str, words: str) -> Answer:
+async def _asked(known: People, what: str, message: OperatorMessage, token: str, words: str) -> Answer:
     card = known.server.credentials("ada", kind=CertificateKind.CLIENT)
     try:
         await asyncio.to_thread(call, known.server.address, what, message, credentials=card, token=token)

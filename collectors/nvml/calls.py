@@ -11,7 +11,7 @@ from .fields import FieldKind
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[..., Any]
+NvmlCall = Callable[..., Any]
 """(NVML's function, its arguments after the handle) → what it returns for one GPU."""
 
 
@@ -20,7 +20,7 @@ class CallMetric:
     """One or several metrics of ours from one function."""
 
     names: tuple[str, ...]
-    read: Callable[[NvmlDriver, Ask], tuple[float, ...]]
+    read: Callable[[NvmlDriver, NvmlCall], tuple[float, ...]]
     """One number for each name, in our unit."""
     kind: FieldKind = FieldKind.GAUGE
     slow: bool = False
@@ -29,12 +29,12 @@ class CallMetric:
     """Only where the GPU does not give it as a field."""
 
 
-def _utilisation(_: NvmlDriver, ask: Ask) -> tuple[float, ...]:
+def _utilisation(_: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
     rates = ask("nvmlDeviceGetUtilizationRates")
     return rates.gpu, rates.memory
 
 
-def _memory(_: NvmlDriver, ask: Ask) -> tuple[float, ...]:
+def _memory(_: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
     return memory_of(ask("nvmlDeviceGetMemoryInfo"))
 
 
@@ -43,7 +43,7 @@ def memory_of(memory: Any) -> tuple[float, float]:
     return memory.used, 100.0 * memory.used / memory.total if memory.total else math.nan
 
 
-def _throttle(driver: NvmlDriver, ask: Ask) -> tuple[float, ...]:
+def _throttle(driver: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
     if driver.has("nvmlDeviceGetCurrentClocksEventReasons"):  # older packages know the old name alone
         try:
             return (ask("nvmlDeviceGetCurrentClocksEventReasons"),)
@@ -53,20 +53,20 @@ def _throttle(driver: NvmlDriver, ask: Ask) -> tuple[float, ...]:
     return (ask("nvmlDeviceGetCurrentClocksThrottleReasons"),)
 
 
-def _one(function: str, *constants: str, factor: float = 1.0) -> Callable[[NvmlDriver, Ask], tuple[float, ...]]:
+def _one(function: str, *constants: str, factor: float = 1.0) -> Callable[[NvmlDriver, NvmlCall], tuple[float, ...]]:
     """A function that takes constants of NVML and returns one number."""
 
-    def read(driver: NvmlDriver, ask: Ask) -> tuple[float, ...]:
+    def read(driver: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
         return (ask(function, *(getattr(driver.nvml, name) for name in constants)) * factor,)
 
     return read
 
 
-def _processes(_: NvmlDriver, ask: Ask) -> tuple[float, ...]:
+def _processes(_: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
     return (len(ask("nvmlDeviceGetComputeRunningProcesses")),)
 
 
-def _ecc(kind: str) -> Callable[[NvmlDriver, Ask], tuple[float, ...]]:
+def _ecc(kind: str) -> Callable[[NvmlDriver, NvmlCall], tuple[float, ...]]:
     return _one("nvmlDeviceGetTotalEccErrors", kind, "NVML_VOLATILE_ECC")
 
 
@@ -125,7 +125,7 @@ class CallReader:
         self._latest = found
         return found
 
-    def _numbers(self, metric: CallMetric, ask: Ask) -> tuple[float, ...]:
+    def _numbers(self, metric: CallMetric, ask: NvmlCall) -> tuple[float, ...]:
         first = metric.names[0]
         if first not in self._unknown:
             try:

@@ -10,7 +10,7 @@ from dashboard.viewer import Viewer
 from eagle_eye.access import Role
 from eagle_eye.errors import AccessDenied, EagleEyeError
 from eagle_eye.rpc.control_messages import Decision, NoteCommand, SilenceCommand
-from eagle_eye.rpc.operator_client import Question
+from eagle_eye.rpc.operator_client import OperatorMessage
 
 from . import summary
 
@@ -120,7 +120,7 @@ def _name(who: Viewer, where: str) -> str:
     return given
 
 
-def _send(known: Sources, who: Viewer, story: IncidentDetails, what: str, message: Question) -> None:
+def _send(known: Sources, who: Viewer, story: IncidentDetails, what: str, message: OperatorMessage) -> None:
     import streamlit as st
 
     st.session_state[SAID] = (story.incident.id, *sent(known, who, what, message))
@@ -128,7 +128,7 @@ def _send(known: Sources, who: Viewer, story: IncidentDetails, what: str, messag
     st.rerun()
 
 
-def sent(known: Sources, who: Viewer, what: str, message: Question) -> tuple[str, html.Tone]:
+def sent(known: Sources, who: Viewer, what: str, message: OperatorMessage) -> tuple[str, html.Tone]:
     """The answer in words, and how it is shown."""
     if not who.token and not getattr(message, "person", ""):
         return "Enter your name: it is recorded with your decision.", "warning"

@@ -19,7 +19,7 @@ from .names import node_of, unit_of
 Health = Literal["healthy", "suspect", "healing", "cordoned", "silent"]
 HEALTHS: tuple[Health, ...] = ("suspect", "healing", "cordoned", "silent", "healthy")
 """In the order in which they want to be looked at."""
-JobState = Literal["running", "healing", "stalled", "over"]
+JobStatus = Literal["running", "healing", "stalled", "over"]
 NOT_OVER = (IncidentState.OPEN, IncidentState.CONTAINED, IncidentState.HEALING, IncidentState.FAILED)
 SILENT_S = 15.0
 """A node whose newest number is so much older than the newest of all is silent."""
@@ -39,7 +39,7 @@ class JobRow:
     """One job in the span. NaN: not known."""
 
     job: str
-    state: JobState
+    state: JobStatus
     nodes: int
     workers: int
     epoch: int
@@ -258,7 +258,7 @@ def _stepped(sources: Sources, since: float, until: float) -> dict[str, dict[str
     return {job: {name: float(column[row]) for name, column in found.items()} for row, job in enumerate(jobs)}
 
 
-def _state(job: str, layout: Layout | None, blamed: _Blamed, numbers: Mapping[str, float], until: float) -> JobState:
+def _state(job: str, layout: Layout | None, blamed: _Blamed, numbers: Mapping[str, float], until: float) -> JobStatus:
     if layout is None:
         return "over"
     if job in blamed.healing:

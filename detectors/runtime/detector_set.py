@@ -23,7 +23,7 @@ LONG_AGO = 6e10
 """Beyond these no reader takes a number or a time."""
 FAILURES = 3
 """A detector that raises so many times in a row is muted."""
-Notify = Callable[[str, str], None]
+NotifyOperator = Callable[[str, str], None]
 """(name of a notice, message)"""
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class _Slot:
 class DetectorSet:
     """Fresh copies of all detectors for one job, and their open findings."""
 
-    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], notify: Notify) -> None:
+    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], notify: NotifyOperator) -> None:
         self.findings = OpenFindings(job)
         self._job = job
         self._notify = notify

@@ -28,7 +28,7 @@ from eagle_eye.types import (
     Topology,
 )
 
-from .detector_set import DetectorSet, Notify
+from .detector_set import DetectorSet, NotifyOperator
 from .hot_window import HotWindow
 
 FIRST = LARGEST // 2
@@ -64,7 +64,7 @@ class Evaluation:
 class JobEvaluation:
     """State of the evaluation of one job: its frames, its detectors and their findings."""
 
-    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, notify: Notify) -> None:
+    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, notify: NotifyOperator) -> None:
         self.name = name
         self.builder = FrameBuilder(name, schemas, topology)
         self.window = HotWindow()
@@ -97,7 +97,7 @@ class Evaluator:
         *,
         topology: Topology | None = None,
         configure: Configure | None = None,
-        notify: Notify | None = None,
+        notify: NotifyOperator | None = None,
     ) -> None:
         self.jobs: dict[str, JobEvaluation] = {}
         self.incidents: dict[str, Incident] = {}

@@ -15,7 +15,7 @@ from eagle_eye.types import Event, Reading, StepReading
 
 BETWEEN_S = 1.0
 """Rates need two looks."""
-Found = tuple[Reading | StepReading | Event, ...]
+CollectedRecords = tuple[Reading | StepReading | Event, ...]
 
 
 class CollectorCheck(NamedTuple):
@@ -41,11 +41,11 @@ def check_collectors(config: Config, node: str, clock: Clock) -> Iterator[Collec
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _started(pool: ThreadPoolExecutor, collector: CollectorThread) -> "Future[Found]":
+def _started(pool: ThreadPoolExecutor, collector: CollectorThread) -> "Future[CollectedRecords]":
     return pool.submit(lambda: tuple(collector.collector.collect()))
 
 
-def _checked(pool: ThreadPoolExecutor, collector: CollectorThread, first: "Future[Found]", clock: Clock) -> CollectorCheck:
+def _checked(pool: ThreadPoolExecutor, collector: CollectorThread, first: "Future[CollectedRecords]", clock: Clock) -> CollectorCheck:
     limit = collector.schedule.timeout_s
     try:
         found = first.result(limit)

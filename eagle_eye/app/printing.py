@@ -21,7 +21,7 @@ NARROWEST = 24
 """Characters of a column of prose before another column is dropped."""
 WORKER = re.compile(r"[^\s/]+/([^\s/]+/\d+)\b")
 """Name of a worker: run/node/slot."""
-Cell = str | tuple[str, str]
+TableCell = str | tuple[str, str]
 """Text, or (text, rich style)."""
 
 
@@ -88,14 +88,14 @@ def brief_worker(text: str) -> str:
     return WORKER.sub(r"\1", text)
 
 
-def print_table(console: Console, columns: Sequence[TableColumn], rows: Iterable[Sequence[Cell]], *, wide: bool = False) -> None:
+def print_table(console: Console, columns: Sequence[TableColumn], rows: Iterable[Sequence[TableCell]], *, wide: bool = False) -> None:
     """Print a table that is no wider than the terminal; `wide`, or an output that is no terminal: every column in full."""
     in_full = wide or not (console.is_terminal or "COLUMNS" in os.environ)
     for line in table_lines(columns, list(rows), None if in_full else console.width):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def table_lines(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Text]:
+def table_lines(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]], width: int | None) -> list[Text]:
     """Lines of a table, the titles first. width: characters of the terminal; None: no limit."""
     texts = [[_text(cell) for cell in row] for row in rows]
     if width is not None and _needed(columns, texts) > width:
@@ -181,9 +181,9 @@ def _line(cells: Sequence[str], styles: Sequence[str], widths: Sequence[int]) ->
     return line
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: TableCell) -> str:
     return " ".join((cell if isinstance(cell, str) else cell[0]).split())
 
 
-def _style(cell: Cell) -> str:
+def _style(cell: TableCell) -> str:
     return "" if isinstance(cell, str) else cell[1]

@@ -11,10 +11,10 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.rpc.control_client import call
 from eagle_eye.rpc.control_messages import Body
-from eagle_eye.rpc.operator_client import Question
+from eagle_eye.rpc.operator_client import OperatorMessage
 
 
-def ask(config: Config, server: str, what: str, message: Question | None = None) -> Body:
+def ask(config: Config, server: str, what: str, message: OperatorMessage | None = None) -> Body:
     """The answer of the server; `server`: host:port, '' for the configuration's. Raises EagleEyeError.
 
     A message that names no person comes from the person of the token, and without a token from the login name.

@@ -28,13 +28,13 @@ ORDERS: dict[str, type[OperatorCommand]] = {"silence": SilenceCommand, "maintain
 """Question → what goes with it."""
 QUESTIONS = ("approve", "refuse", "release", "status", "pending_plans", *ORDERS)
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-Question = Decision | ReleaseNodeCommand | OperatorCommand | PendingPlansQuery
+OperatorMessage = Decision | ReleaseNodeCommand | OperatorCommand | PendingPlansQuery
 
 
 def call(
     address: str,
     what: str,
-    message: Question | None = None,
+    message: OperatorMessage | None = None,
     *,
     timeout: float = 5.0,
     credentials: Credentials | None = None,

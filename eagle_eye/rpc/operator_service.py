@@ -44,7 +44,7 @@ class DecisionHandler(Protocol):
     async def order(self, order: OperatorCommand) -> Body: ...
 
 
-Ask = Callable[[DecisionHandler, Any], Awaitable[Body]]
+DecisionCall = Callable[[DecisionHandler, Any], Awaitable[Body]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Question:
 
     role: Role
     read: Callable[[Any], ControlMessage | None]
-    ask: Ask
+    ask: DecisionCall
 
 
 QUESTIONS: dict[str, Question] = {

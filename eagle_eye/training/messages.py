@@ -81,7 +81,7 @@ LONGEST = 1 << 20
 TOKEN_WINDOW = 64
 """How many tokens may be asked for and never used before the probe refuses newer ones."""
 
-Message = dict[str, Any]
+ProbeMessage = dict[str, Any]
 
 
 def encode(kind: str, **fields: Any) -> bytes:
@@ -89,7 +89,7 @@ def encode(kind: str, **fields: Any) -> bytes:
     return json.dumps({"v": VERSION, "kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes | str) -> Message:
+def decode(line: bytes | str) -> ProbeMessage:
     """The message of a line. Raises WireError for what is none, NewerVersion for one of a later program."""
     try:
         message = json.loads(line)
@@ -152,7 +152,7 @@ def send(path: str | os.PathLike[str], message: bytes, timeout: float = 0.5) -> 
         connection.sendall(message)
 
 
-def ask(path: str | os.PathLike[str], message: bytes, timeout: float = 2.0) -> Message:
+def ask(path: str | os.PathLike[str], message: bytes, timeout: float = 2.0) -> ProbeMessage:
     """Send one message to a unix socket and read the one reply. Raises OSError, WireError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
@@ -173,7 +173,7 @@ def answer_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return message
 
 
-def _reply(connection: socket.socket) -> Message:
+def _reply(connection: socket.socket) -> ProbeMessage:
     lines = Lines()
     while data := connection.recv(65536):
         for line in lines.feed(data):

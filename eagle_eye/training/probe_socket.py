@@ -79,7 +79,7 @@ def _answer(connection: socket.socket, source: StatusSource, verifier: messages.
         act()
 
 
-def _request(connection: socket.socket) -> messages.Message:
+def _request(connection: socket.socket) -> messages.ProbeMessage:
     lines = messages.Lines()
     while data := connection.recv(65536):
         for line in lines.feed(data):
@@ -87,7 +87,7 @@ def _request(connection: socket.socket) -> messages.Message:
     raise EagleEyeError("the connection was closed before a whole line had come")
 
 
-def _drill(uid: int, message: messages.Message, verifier: messages.TokenVerifier) -> Callable[[], None]:
+def _drill(uid: int, message: messages.ProbeMessage, verifier: messages.TokenVerifier) -> Callable[[], None]:
     """The act of a drill. Raises EagleEyeError if the client is not authorized, or the drill is not possible here."""
     if uid != os.getuid():
         raise EagleEyeError("a fault drill is allowed to the user of the training job only")

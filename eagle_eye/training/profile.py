@@ -28,7 +28,7 @@ from .profile_collectives import all_reduce_ms
 from .profile_layers import LayerProfile, Repeats, named, profile_layers, stopwatch
 
 FORMAT = 1
-Report = Callable[[Mapping[str, Any]], None]
+ReportProfile = Callable[[Mapping[str, Any]], None]
 
 
 class ModelError(Exception):
@@ -48,7 +48,7 @@ class ProfileRequest:
     repeats: Repeats = field(default_factory=Repeats)
 
 
-def profile(request: ProfileRequest, cache: Path, report: Report, fresh: bool = False) -> Path:
+def profile(request: ProfileRequest, cache: Path, report: ReportProfile, fresh: bool = False) -> Path:
     """The file with the profile, measured only if there is none of the same model, hardware and versions.
 
     Raises ModelError for a model without layers or batch, or one that fails on its batch.
@@ -96,7 +96,7 @@ def _call(module: Any, name: str, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _measure(request: ProfileRequest, layers: Sequence[tuple[str, Any]], batch: Any, device: str, report: Report) -> dict[str, Any]:
+def _measure(request: ProfileRequest, layers: Sequence[tuple[str, Any]], batch: Any, device: str, report: ReportProfile) -> dict[str, Any]:
     counts = [2**power for power in range(1, request.processes.bit_length())]
     total, done = len(layers) + len(counts), 0
     found: list[LayerProfile] = []

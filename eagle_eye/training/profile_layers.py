@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Work = Callable[[], Any]
+TimedCall = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LayerProfile:
 class WallClock:
     """Milliseconds by the wall, for what runs on the host."""
 
-    def milliseconds(self, work: Work) -> float:
+    def milliseconds(self, work: TimedCall) -> float:
         """Of one run."""
         begin = time.perf_counter()
         work()
@@ -45,7 +45,7 @@ class WallClock:
 class CudaEvents:
     """Milliseconds between two events in the stream, for what runs on a GPU."""
 
-    def milliseconds(self, work: Work) -> float:
+    def milliseconds(self, work: TimedCall) -> float:
         """Of one run."""
         import torch
 
@@ -72,7 +72,7 @@ class Repeats:
     warm_up: int = 3
     measured: int = 10
 
-    def median_ms(self, watch: Stopwatch, work: Work) -> float:
+    def median_ms(self, watch: Stopwatch, work: TimedCall) -> float:
         """Of the measured runs."""
         for _ in range(self.warm_up):
             work()

@@ -11,20 +11,20 @@ from .findings import Incident, Severity
 from .observations import Layout, Telemetry, Topology
 from .suppression import Breaker, Silence, Window
 
-Workers = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+WorkerCount = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 Weight = Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
 
 class Demand(Noun, frozen=True, kw_only=True):
     """Workers that an elastic job asks for and has; its coordinator reports it with each layout."""
 
-    declared: dict[str, Workers]
+    declared: dict[str, WorkerCount]
     """Node → workers with which it was started there; it never gets more in total."""
-    workers_per_node: dict[str, Workers]
+    workers_per_node: dict[str, WorkerCount]
     """Node → workers that it is allowed there now: `declared` less those that cannot be replaced, or the resized number."""
     weight: Weight = 1.0
     """Weight of its progress in the cluster's objective (WAF)."""
-    workers_min: Workers = 1
+    workers_min: WorkerCount = 1
     """Fewest workers with which it can run."""
 
     @property

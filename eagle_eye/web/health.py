@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .http_server import Answer, Route
+from .http_server import Route, RouteHandler
 
 STALE_S = 10.0
 """The owner of a partition ticks each second; so long without one, something is stuck."""
@@ -64,7 +64,7 @@ def routes(report: Callable[[], HealthReport]) -> list[Route]:
     ]
 
 
-def _answer(report: Callable[[], HealthReport], problems_of: Callable[[HealthReport], list[str]]) -> Answer:
+def _answer(report: Callable[[], HealthReport], problems_of: Callable[[HealthReport], list[str]]) -> RouteHandler:
     async def answer(_request: Request) -> Response:
         health = await run_in_threadpool(report)
         problems = problems_of(health)

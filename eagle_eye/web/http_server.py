@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 HIGHEST_PORT = 65_535
 JOIN_S = 5.0
 KEEP_ALIVE_S = 5
-Answer = Callable[[Request], Awaitable[Response]]
+RouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 class Authorizer(Protocol):
@@ -53,7 +53,7 @@ class Route:
     """One path of the port."""
 
     path: str
-    answer: Answer
+    answer: RouteHandler
     """Finds the `Person` who asks, or None, in `request.state.person`."""
     methods: tuple[str, ...] = ("GET",)
     role: Role | None = Role.VIEWER

@@ -28,7 +28,7 @@ from .background_actions import BackgroundActions
 from .cluster_view import ClusterView
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
-from .execution import ActionReport, Execution, Start, in_thread
+from .execution import ActionReport, Execution, StartThread, in_thread
 from .failover import Failover
 from .guard_review import GuardReview
 from .handler_failures import HandlingFailures
@@ -54,7 +54,7 @@ class Engine:
         settings: EngineSettings | None = None,
         places: ConfiguredPlaces | None = None,
         leads: Callable[[], bool] = lambda: True,
-        start: Start = in_thread,
+        start: StartThread = in_thread,
         publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None,
     ) -> None:
         self._leads = leads

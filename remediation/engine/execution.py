@@ -41,10 +41,10 @@ class ProgressLog(Protocol):
     def record_result(self, plan: Plan, step: Progress) -> None: ...
 
 
-Refusal = Callable[[Plan], str]
+RefusalCheck = Callable[[Plan], str]
 """Why a plan is not carried out any further; '' if it is. Asked from the action's thread."""
 
-Start = Callable[[str, Callable[[], None]], None]
+StartThread = Callable[[str, Callable[[], None]], None]
 """(name, work): have the work done, without waiting for it."""
 
 
@@ -68,8 +68,8 @@ class Execution:
         log: ProgressLog,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
-        start: Start = in_thread,
-        refusal: Refusal = lambda _plan: "",
+        start: StartThread = in_thread,
+        refusal: RefusalCheck = lambda _plan: "",
     ) -> None:
         self._refusal = refusal
         self._actions = actions

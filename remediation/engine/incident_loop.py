@@ -28,7 +28,7 @@ from .incident_phase import (
     ActionEnded,
     BudgetExhausted,
     Due,
-    Fact,
+    IncidentFact,
     IncidentPhase,
     JobEnded,
     JobEpochStarted,
@@ -67,13 +67,13 @@ class IncidentLoop:
 
     # --- facts -----------------------------------------------------------------------------------------------------
 
-    def handle(self, tracked: TrackedIncident, fact: Fact) -> None:
+    def handle(self, tracked: TrackedIncident, fact: IncidentFact) -> None:
         """What the incident's phase does with a fact."""
         handler = HANDLERS[tracked.phase].get(type(fact))
         if handler is not None:
             handler(self, tracked, fact)
 
-    def contain(self, tracked: TrackedIncident, fact: Fact) -> None:
+    def contain(self, tracked: TrackedIncident, fact: IncidentFact) -> None:
         """As `handle`; what goes wrong with one incident is told, and it is looked at again later, while the others go on."""
         self._contain(tracked, lambda: self.handle(tracked, fact), once=not isinstance(fact, Due))
 
@@ -340,16 +340,16 @@ def _remedy(plan: Plan) -> str:
     return f"; {', '.join(nodes)} evicted: release it with: eagle-eye release {nodes[0]}" if nodes else ""
 
 
-def _fact_of(event: Event) -> Fact:
+def _fact_of(event: Event) -> IncidentFact:
     """`event`: one that JobState.update returns."""
     if event.name in ("job.finished", "job.failed"):
         return JobEnded(event)
     return BudgetExhausted() if event.name == "budget.exhausted" else JobEpochStarted()
 
 
-Handler = Callable[[IncidentLoop, TrackedIncident, Any], None]
+FactHandler = Callable[[IncidentLoop, TrackedIncident, Any], None]
 
-HANDLERS: Mapping[IncidentPhase, Mapping[type[Fact], Handler]] = {
+HANDLERS: Mapping[IncidentPhase, Mapping[type[IncidentFact], FactHandler]] = {
     IncidentPhase.SELF_HEALING: {
         Due: IncidentLoop._self_healing_due,
         Withdrawn: IncidentLoop._withdraw_absorbed,

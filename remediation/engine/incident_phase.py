@@ -116,4 +116,4 @@ class Verified:
     """The action is not attempted again on this job, and the operator has been notified."""
 
 
-Fact = Due | Revised | Withdrawn | JobEpochStarted | BudgetExhausted | JobEnded | ActionEnded | Verified
+IncidentFact = Due | Revised | Withdrawn | JobEpochStarted | BudgetExhausted | JobEnded | ActionEnded | Verified

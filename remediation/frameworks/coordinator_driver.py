@@ -7,7 +7,7 @@ from typing import Literal
 from eagle_eye.clock import Clock
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.types import Outcome, Plan, Progress, Severity, Target, Transition, digest_of
-from remediation.job_commands.action_commands import Arguments, Commander, send_command
+from remediation.job_commands.action_commands import CommandArguments, Commander, send_command
 
 
 class TransitionMode(StrEnum):
@@ -20,7 +20,7 @@ class TransitionMode(StrEnum):
 
 
 def carry_out(
-    transition: Transition, commands: Sequence[tuple[str, Arguments]], *, commander: Commander, clock: Clock, timeout: float
+    transition: Transition, commands: Sequence[tuple[str, CommandArguments]], *, commander: Commander, clock: Clock, timeout: float
 ) -> Outcome:
     """Send the commands (action, arguments), one after another; each waits for its answer, `timeout` seconds at most.
 

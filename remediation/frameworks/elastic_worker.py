@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Outcome, Transition
-from remediation.job_commands.action_commands import Arguments, Commander
+from remediation.job_commands.action_commands import CommandArguments, Commander
 
 from .coordinator_driver import TransitionMode, carry_out, workers_by_node
 
@@ -26,7 +26,7 @@ class ElasticWorkers:
 
     def apply(self, transition: Transition, /) -> Outcome:
         """Raises TemporaryError if the coordinator cannot be reached now."""
-        commands: list[tuple[str, Arguments]] = [("resize", {"workers": workers_by_node(transition)})]
+        commands: list[tuple[str, CommandArguments]] = [("resize", {"workers": workers_by_node(transition)})]
         speeds = speeds_of(transition)
         if speeds:
             commands.append(("rebalance", {"speeds": speeds}))

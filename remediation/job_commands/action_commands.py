@@ -9,7 +9,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Cordon
 from eagle_eye.types import Plan, Progress, Target
 
-Arguments = dict[str, Any]
+CommandArguments = dict[str, Any]
 RESTART_TIMEOUT_S = 15.0
 """A coordinator answers once the new epoch is valid."""
 GIVE_BACK = "give back"
@@ -22,7 +22,7 @@ class Commander(Protocol):
     """Sends one command to the coordinator of a job and waits for its answer."""
 
     def command(
-        self, job: str, action: str, arguments: Arguments, *, plan: Plan, step: str, epoch: int, timeout: float
+        self, job: str, action: str, arguments: CommandArguments, *, plan: Plan, step: str, epoch: int, timeout: float
     ) -> dict[str, Any]:
         """Idempotent by (plan, step): a command that was done is answered again, not done again.
 
@@ -50,7 +50,7 @@ def done(step: str, detail: str, clock: Clock) -> Progress:
 
 
 def send_command(
-    plan: Plan, target: Target, action: str, arguments: Arguments, *, commander: Commander, clock: Clock, timeout: float
+    plan: Plan, target: Target, action: str, arguments: CommandArguments, *, commander: Commander, clock: Clock, timeout: float
 ) -> Iterator[Progress]:
     """One command: intended, sent, done with the coordinator's answer.
 
@@ -67,7 +67,7 @@ def send_command(
 def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
     """All workers of each target under a new epoch, as the target says; of an elastic job those that the target names."""
     for target in plan.targets:
-        arguments: Arguments = {
+        arguments: CommandArguments = {
             "workers": list(target.workers),
             "exclude": list(target.exclude),
             "resume_step": target.resume_step,

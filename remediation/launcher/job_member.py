@@ -24,7 +24,7 @@ from remediation.launcher.coordinator.failure_signature import (
 )
 from remediation.launcher.coordinator.quorum import electorate_of
 from remediation.launcher.worker.death_watch import process_stat
-from remediation.launcher.worker.elastic_node import ElasticNode
+from remediation.launcher.worker.elastic_node import ElasticNode, ReportToCoordinator
 from remediation.launcher.worker.worker_dump import dump_workers
 from remediation.launcher.worker.worker_environment import StoreAddress
 from remediation.launcher.worker.worker_exit import (
@@ -61,7 +61,6 @@ SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
 """Fields of a worker's message that become attributes of checkpoint.saved and checkpoint.failed."""
 
-Report = Callable[[str, Body], None]
 """Brings a report (death, finished, ...) to the present coordinator."""
 
 
@@ -76,7 +75,7 @@ class JobMember:
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
-        report: Report, reported: Callable[[], Awaitable[None]], elastic: ElasticNode,
+        report: ReportToCoordinator, reported: Callable[[], Awaitable[None]], elastic: ElasticNode,
     ) -> None:  # fmt: skip
         """`reported` returns once the coordinator knows all reports."""
         self._settings = settings
@@ -346,7 +345,7 @@ class JobMember:
 
     # --- what the workers report -----------------------------------------------------------------------------------
 
-    def receive(self, message: messages.Message) -> bytes | None:
+    def receive(self, message: messages.ProbeMessage) -> bytes | None:
         """One message of the unix socket."""
         worker = self._workers.sender(str(message.get("worker", "")), int(message.get("pid", 0)))
         kind = message["kind"]
@@ -367,12 +366,12 @@ class JobMember:
             self._checkpoint_failed(worker, message)
         return None
 
-    def _checkpoint_failed(self, worker: Worker, message: messages.Message) -> None:
+    def _checkpoint_failed(self, worker: Worker, message: messages.ProbeMessage) -> None:
         attributes = {name: str(message.get(name, "")) for name in UNSAVED} | {"worker": worker.name}
         text = f"worker {worker.name} could not save the checkpoint of step {attributes['step']} to {attributes['path']}: {attributes['reason']}"
         self._event_log.of_job("checkpoint.failed", text, attributes)
 
-    def _exception(self, worker: Worker, message: messages.Message) -> None:
+    def _exception(self, worker: Worker, message: messages.ProbeMessage) -> None:
         raised_s = max(worker.began, float(message["raised_s"])) if "raised_s" in message else None
         if worker.ordered_s is not None and (math.inf if raised_s is None else raised_s) >= worker.ordered_s:
             return  # our own doing: its peers were ended before it

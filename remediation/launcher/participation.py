@@ -13,7 +13,7 @@ from eagle_eye.errors import ControlError, LaunchError, PermanentError, Temporar
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 from eagle_eye.types import Layout
 from remediation.launcher.coordinator.coordinator import Coordinator, JobDeclaration
-from remediation.launcher.coordinator.effect_executor import EffectExecutor, MakeStore, RollBack
+from remediation.launcher.coordinator.effect_executor import DiscardCheckpoints, EffectExecutor, MakeStore
 from remediation.launcher.coordinator.elastic_effect_executor import ELASTIC_REPORTS
 from remediation.launcher.coordinator.heal_budget import HealBudget
 
@@ -51,7 +51,7 @@ class Participation:
 
     def __init__(
         self, settings: LauncherSettings, network: Network, votes: VoteLog, event_log: EventLog, budget: HealBudget, witness: LauncherLossWitness,
-        clock: Clock, *, incarnation: str, make_store: MakeStore, roll_back: RollBack, check_way_back: CheckWayBack,
+        clock: Clock, *, incarnation: str, make_store: MakeStore, roll_back: DiscardCheckpoints, check_way_back: CheckWayBack,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._network = network

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eagle_eye.types import Alternative
-from remediation.planner.decision.alternatives import PricedAlternative as Option
+from remediation.planner.decision.alternatives import PricedAlternative
 from remediation.planner.decision.decision import AlternativeKind, IncidentDecision, TransitionCosts, decide
 from remediation.planner.decision.incident_case import IncidentCase
 
@@ -146,7 +146,7 @@ def _costs(job: LiveJob, inputs: DecisionInputs) -> TransitionCosts:
     return replace(TransitionCosts(), regroup_s=job.regroup_s, spare_start_s=job.start_s, restart_s=inputs.restart_s, lost_iterations=0.0)
 
 
-def _alternatives(decision: IncidentDecision, best: Option, nothing: Option) -> list[Alternative]:
+def _alternatives(decision: IncidentDecision, best: PricedAlternative, nothing: PricedAlternative) -> list[Alternative]:
     replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to change.") for kind in PIPELINE_ONLY]
     possible = [
         Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_rejected.get(one.kind) or 'No action of Eagle Eye does it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
@@ -157,7 +157,7 @@ def _alternatives(decision: IncidentDecision, best: Option, nothing: Option) -> 
     return [*possible, *impossible, *replicas]
 
 
-def _waf(cluster: LiveCluster, job: LiveJob, nothing: Option, best: Option, moved: WorkerMoves | None) -> dict[str, float]:
+def _waf(cluster: LiveCluster, job: LiveJob, nothing: PricedAlternative, best: PricedAlternative, moved: WorkerMoves | None) -> dict[str, float]:
     others = cluster.waf({}) - job.waf(job.workers)
     left = others + job.demand.weight * nothing.throughput
     if moved is None:

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
-from eagle_eye.training.messages import Message
+from eagle_eye.training.messages import ProbeMessage
 from eagle_eye.types import WorkerStateReport
 from fakes.elastic_members import layout_of
 from fakes.launcher_sessions import FakeLauncher
@@ -81,7 +81,7 @@ class Job:
         )  # fmt: skip
         return name
 
-    def _plan(self, epoch: int, held_states: dict[str, Message], join_requests: dict[str, Message]) -> dict[str, EpochAssignment]:
+    def _plan(self, epoch: int, held_states: dict[str, ProbeMessage], join_requests: dict[str, ProbeMessage]) -> dict[str, EpochAssignment]:
         broken = self.launcher.received("broken")
         return plan(epoch, held_states, join_requests, {said["sender"]: said["layers"] for said in broken if said["sender"]})
 
@@ -92,7 +92,7 @@ class Job:
 
 
 def plan(
-    epoch: int, held_states: dict[str, Message], join_requests: dict[str, Message], torn: dict[str, list[int]] | None = None
+    epoch: int, held_states: dict[str, ProbeMessage], join_requests: dict[str, ProbeMessage], torn: dict[str, list[int]] | None = None
 ) -> dict[str, EpochAssignment]:
     workers = list(held_states)
     held = [

@@ -23,7 +23,7 @@ from eagle_eye.training import messages
 from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
 from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
 
-Plan = Callable[[int, dict[str, messages.Message], dict[str, messages.Message]], dict[str, EpochAssignment]]
+Plan = Callable[[int, dict[str, messages.ProbeMessage], dict[str, messages.ProbeMessage]], dict[str, EpochAssignment]]
 """(epoch, held states, join requests), both by worker in the order of ranks → assignments by worker."""
 
 _TICK_S = 0.05
@@ -39,7 +39,7 @@ class FakeLauncher:
         self._plan = plan or even_plan
         self._patience_s = patience_s
         self._changed = threading.Condition()
-        self._received: list[messages.Message] = []
+        self._received: list[messages.ProbeMessage] = []
         self._lines: dict[str, socket.socket] = {}
         self._disconnected: set[str] = set()
         self._open = True
@@ -109,14 +109,14 @@ class FakeLauncher:
         for worker in workers:
             self.wait_for("join", worker)
 
-    def wait_for(self, kind: str, worker: str, **fields: Any) -> messages.Message:
+    def wait_for(self, kind: str, worker: str, **fields: Any) -> messages.ProbeMessage:
         """The newest message of that kind from that worker with these fields; waits for it."""
         pattern = {"kind": kind, "worker": worker, **fields}
         with self._changed:
             self._until(lambda: self._matching(pattern), str(pattern))
             return self._matching(pattern)[-1]
 
-    def received(self, kind: str, **fields: Any) -> list[messages.Message]:
+    def received(self, kind: str, **fields: Any) -> list[messages.ProbeMessage]:
         """Every message of that kind with these fields, in order."""
         with self._changed:
             return self._matching({"kind": kind, **fields})
@@ -152,7 +152,7 @@ class FakeLauncher:
                 self._forget(connection)
             self._changed.notify_all()
 
-    def _take(self, message: messages.Message, connection: socket.socket) -> None:
+    def _take(self, message: messages.ProbeMessage, connection: socket.socket) -> None:
         if message["kind"] == "store":
             self.keys.ask(message, lambda line: _send(connection, line), time.monotonic())
         if message["kind"] == "join":
@@ -168,7 +168,7 @@ class FakeLauncher:
             self.keys.forget_asker(worker)
         connection.close()
 
-    def _matching(self, fields: Mapping[str, Any]) -> list[messages.Message]:
+    def _matching(self, fields: Mapping[str, Any]) -> list[messages.ProbeMessage]:
         return [message for message in self._received if fields.items() <= message.items()]
 
     def _until(self, condition: Callable[[], Any], what: str) -> None:
@@ -177,7 +177,7 @@ class FakeLauncher:
 
 
 def even_plan(
-    epoch: int, held_states: dict[str, messages.Message], join_requests: dict[str, messages.Message]
+    epoch: int, held_states: dict[str, messages.ProbeMessage], join_requests: dict[str, messages.ProbeMessage]
 ) -> dict[str, EpochAssignment]:
     """The simplest transition: the newest state goes from one holder to all behind it; what is wait_for_disconnect is dealt out.
 

@@ -29,14 +29,14 @@ class Launcher:
         theirs.close()
         self.socket = ours
         self.socket.settimeout(PATIENCE_S)
-        self._lines, self._heard = messages.Lines(), list[messages.Message]()
+        self._lines, self._heard = messages.Lines(), list[messages.ProbeMessage]()
         self.tell("import", modules=modules)
         self.ready = self.hear("ready")
 
     def tell(self, kind: str, **fields: Any) -> None:
         self.socket.sendall(messages.encode(kind, **fields))
 
-    def hear(self, kind: str, **wanted: Any) -> messages.Message:
+    def hear(self, kind: str, **wanted: Any) -> messages.ProbeMessage:
         """The next message of that kind; others wait their turn."""
         while True:
             for index, message in enumerate(self._heard):

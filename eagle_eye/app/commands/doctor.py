@@ -16,7 +16,7 @@ from rich.console import Console
 from eagle_eye.activity.python_stacks import py_spy
 from eagle_eye.app import options
 from eagle_eye.app.check import Check
-from eagle_eye.app.printing import Cell, TableColumn, print_json, print_table
+from eagle_eye.app.printing import TableCell, TableColumn, print_json, print_table
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
 
@@ -152,6 +152,6 @@ def _show(checks: list[Check], *, wide: bool) -> None:
     print_table(Console(), columns, (_row(check) for check in checks), wide=wide)
 
 
-def _row(check: Check) -> tuple[Cell, ...]:
+def _row(check: Check) -> tuple[TableCell, ...]:
     sign = ("✓", "green") if check.works else ("✗", "red") if check.needed else ("–", "yellow")
     return sign, check.name, check.found, "" if check.works else check.remedy

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from eagle_eye.app.printing import Cell, TableColumn, print_table
+from eagle_eye.app.printing import TableCell, TableColumn, print_table
 from eagle_eye.types import Incident
 
 from .fault_verdict import FaultVerdict
@@ -32,8 +32,8 @@ def print_verdicts(console: Console, rows: Sequence[FaultVerdict], *, wide: bool
     print_table(console, COLUMNS, (_row(row) for row in rows), wide=wide)
 
 
-def _row(row: FaultVerdict) -> list[Cell]:
-    cells: list[Cell] = [*_cells(row, _sign)]
+def _row(row: FaultVerdict) -> list[TableCell]:
+    cells: list[TableCell] = [*_cells(row, _sign)]
     for place, right in ((2, row.culprit_right), (3, row.cause_right)):
         cells[place] = (str(cells[place]), "" if right else "red")
     return [*cells, (f"no: {'; '.join(row.wrongs)}", "red") if row.wrongs else ("yes", "green")]

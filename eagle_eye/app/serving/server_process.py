@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 LEASE_FACTOR = 1.5
 """Length of a lease in the ledger, in leases of control sessions: its holder survives a short pause of its machine, and a standby still takes over in time."""
-Role = Coroutine[None, None, None]
+RunningRole = Coroutine[None, None, None]
 
 
 def serve(config: Config, listen: str = "") -> None:
@@ -98,23 +98,23 @@ class ServerProcess:
         finally:
             await asyncio.to_thread(services.stop)
 
-    def _roles(self, context: ProcessContext) -> list[Role]:
+    def _roles(self, context: ProcessContext) -> list[RunningRole]:
         lease_s, role = self._config.server.lease_s * LEASE_FACTOR, self._config.server.role
-        roles: list[Role] = []
+        roles: list[RunningRole] = []
         if role != "detect":
             roles.append(LeadRole(context, self._listen, lease_s, self._stop).run())
         if role != "lead":
             roles.append(DetectRole(context, lease_s, self._stop).run())
         return roles
 
-    async def _run_roles(self, roles: list[Role]) -> None:
+    async def _run_roles(self, roles: list[RunningRole]) -> None:
         """Run them side by side; when one ends, stop the others. Raises the first error."""
         ended = await asyncio.gather(*map(self._run_role, roles), return_exceptions=True)
         for error in ended:
             if error is not None:
                 raise error
 
-    async def _run_role(self, role: Role) -> None:
+    async def _run_role(self, role: RunningRole) -> None:
         try:
             await role
         finally:

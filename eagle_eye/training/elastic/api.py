@@ -13,7 +13,7 @@ from .checkpointing import Checkpointing
 from .fault_injection import InjectedFaults
 from .launcher_session import LauncherSession
 from .local_session import LocalSession
-from .model import Batch, Loss, Trainable, TrainedModel
+from .model import BatchFunction, LossFunction, Trainable, TrainedModel
 from .reduce.gradients import Gradients
 from .reduce.reduction import make_reduction
 from .train_state import huge_pages
@@ -35,8 +35,8 @@ JOINING = "EAGLE_EYE_JOINING"
 def elastic(
     layers: "nn.Module | Iterable[nn.Module]",
     *,
-    loss: Loss,
-    batch: Batch,
+    loss: LossFunction,
+    batch: BatchFunction,
     optimizer: "Callable[[list[nn.Parameter]], Optimizer]",
     micro_batches: int,
     scheduler: "Callable[[Optimizer], Any] | None" = None,

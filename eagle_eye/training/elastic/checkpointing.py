@@ -32,7 +32,7 @@ _log = logging.getLogger("eagle_eye.elastic")
 RETRY_S = 1.0
 """Seconds between two attempts to write the last checkpoint, and between two reports that it is still being written."""
 
-Report = Callable[[str, str], None]
+ReportFailure = Callable[[str, str], None]
 """report(why, path): what keeps the last checkpoint from being written ('' if nothing does), and its path ('' until it is written)."""
 
 
@@ -57,13 +57,13 @@ class Checkpointing:
             self._writing = threading.Thread(target=checkpoint.save, args=(copied, step, self._directory), name="eagle-eye-checkpoint")
             self._writing.start()
 
-    def save_last(self, train_state: TrainState, rank: int, report: Report) -> None:
+    def save_last(self, train_state: TrainState, rank: int, report: ReportFailure) -> None:
         """Called after the last step: rank 0 saves, and waits for it."""
         self._join_writer()
         if rank == 0 and self._every:
             self.save_now(train_state, report)
 
-    def save_now(self, train_state: TrainState, report: Report) -> Path:
+    def save_now(self, train_state: TrainState, report: ReportFailure) -> Path:
         """Save and return the path of the manifest; blocks until it is written. Calls `report` every RETRY_S, also from a thread."""
         self._join_writer()
         why = ""

@@ -82,7 +82,7 @@ class EpochSession(FenceCheck, Protocol):
     def notify(self) -> None:
         """Let those that wait check `ready` again."""
 
-    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.ProbeMessage:
         """The answer of the launcher's key-value store to a question. Raises TimeoutError, LauncherLost."""
 
 

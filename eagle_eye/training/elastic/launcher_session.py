@@ -52,7 +52,7 @@ class LauncherSession:
         self._outcome: Callable[[], ElasticError] | None = None
         self._lost = ""
         self._questions = 0
-        self._answers: dict[int, messages.Message | None] = {}
+        self._answers: dict[int, messages.ProbeMessage | None] = {}
         close_in_child = weakref.WeakMethod(self._close_in_child)
         os.register_at_fork(after_in_child=lambda: (found := close_in_child()) and found())
         self._thread = threading.Thread(target=self._listen, name="eagle-eye-session", daemon=True)
@@ -180,7 +180,7 @@ class LauncherSession:
         with self._changed:
             self._changed.notify_all()
 
-    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.ProbeMessage:
         """The answer of the launcher's key-value store to a question. Raises as wait_until does."""
         with self.lock:
             self._questions += 1
@@ -207,7 +207,7 @@ class LauncherSession:
         except Exception as error:  # noqa: BLE001 - threads that wait must not wait for one that is dead
             self._lose(f"the session with the launcher failed: {error!r}")
 
-    def _receive(self, message: messages.Message) -> None:
+    def _receive(self, message: messages.ProbeMessage) -> None:
         kind = message["kind"]
         if kind == "fence":
             (self._note_soft if message.get("soft") else self._fence)(int(message["epoch"]))
@@ -259,7 +259,7 @@ class LauncherSession:
         newest = self._assignment
         return newest if newest is not None and newest.epoch > above and newest.epoch >= self.fenced_epoch else None
 
-    def _note_answer(self, message: messages.Message) -> None:
+    def _note_answer(self, message: messages.ProbeMessage) -> None:
         with self._changed:
             if message.get("id") in self._answers:  # else no thread waits for it any more
                 self._answers[message["id"]] = message

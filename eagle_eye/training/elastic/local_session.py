@@ -64,5 +64,5 @@ class LocalSession:
     def notify(self) -> None:
         """No thread waits."""
 
-    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - the signature of LauncherSession
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.ProbeMessage:  # noqa: ARG002 - the signature of LauncherSession
         raise LauncherLost("this worker runs without a launcher: there is no key-value store")

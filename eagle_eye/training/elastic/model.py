@@ -28,9 +28,9 @@ from .precision import prepare_precision, refresh, to_device
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-Loss = Callable[[Any, Any], Tensor]
+LossFunction = Callable[[Any, Any], Tensor]
 """loss(output, target) → mean over the micro-batch, a scalar."""
-Batch = Callable[[int, int], tuple[Any, Any]]
+BatchFunction = Callable[[int, int], tuple[Any, Any]]
 """batch(step, micro_batch) → (input, target), the same on every worker."""
 
 
@@ -86,8 +86,8 @@ class TrainedModel:
         self,
         layers: nn.Module | Iterable[nn.Module],
         *,
-        loss: Loss,
-        batch: Batch,
+        loss: LossFunction,
+        batch: BatchFunction,
         optimizer: "Callable[[list[nn.Parameter]], Optimizer]",
         scheduler: "Callable[[Optimizer], Any] | None" = None,
         clip: float | None = None,

@@ -46,7 +46,7 @@ GRANT_S = 1.0
 
 Obey = Callable[[Command], Awaitable[Body]]
 MakeStore = Callable[[], Awaitable[StoreAddress]]
-RollBack = Callable[[int], None]
+DiscardCheckpoints = Callable[[int], None]
 
 
 class EffectExecutor:
@@ -54,7 +54,7 @@ class EffectExecutor:
 
     def __init__(
         self, coordinator: Coordinator, server: Server, own: Obey, event_log: EventLog, *,
-        leader: Client | None, make_store: MakeStore, roll_back: RollBack, clock: Clock, stall: StallConfig,
+        leader: Client | None, make_store: MakeStore, roll_back: DiscardCheckpoints, clock: Clock, stall: StallConfig,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._server = server

@@ -196,7 +196,7 @@ class EarlyEndLog:
         return next((worker for worker, last in self._finished.get(epoch, {}).items() if min(last, step) < 0 or step <= last + 1), "")
 
 
-Key = tuple[str, str, str]
+SignatureKey = tuple[str, str, str]
 
 
 class FailureLog:
@@ -209,7 +209,7 @@ class FailureLog:
     """
 
     def __init__(self) -> None:
-        self._ended: dict[int, dict[str, Key]] = {}
+        self._ended: dict[int, dict[str, SignatureKey]] = {}
         """Epoch → worker → what ended it, in the order in which they were told; without those that died of a peer's absence."""
 
     def missed_a_peer(self, worker: str, epoch: int) -> None:
@@ -256,5 +256,5 @@ class FailureLog:
         return bool(now) and before.isdisjoint(now)
 
 
-_OTHER: Key = ("", "", "")
+_OTHER: SignatureKey = ("", "", "")
 """What ended a worker that was no failure of the program, as far as its end tells."""

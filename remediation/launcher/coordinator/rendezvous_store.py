@@ -33,7 +33,7 @@ class RendezvousStore:
 
     async def answer(self, question: Body) -> Body:
         """The answer to `store`; a wait ends after POLL_S at the latest, and then says that it is to be asked again."""
-        future: asyncio.Future[messages.Message] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[messages.ProbeMessage] = asyncio.get_running_loop().create_future()
         self._asked += 1
         asker = str(self._asked)
 
@@ -54,11 +54,11 @@ class RendezvousStore:
             self._keys.forget_asker(asker)
 
 
-Ask = Callable[[Body], Awaitable[Body]]
+AskStore = Callable[[Body], Awaitable[Body]]
 """Brings one question to the store, wherever it is."""
 
 
-async def ask_patiently(question: messages.Message, ask: Ask, clock: Clock) -> bytes:
+async def ask_patiently(question: messages.ProbeMessage, ask: AskStore, clock: Clock) -> bytes:
     """The line for the worker: asks again until there is an answer or its time is over, also when the coordinator changes meanwhile."""
     until = clock.monotonic() + float(question.get("timeout_s", 0.0))
     words: Body = {name: question.get(name) for name in ("id", "op", "keys", "values")}
@@ -76,10 +76,10 @@ async def ask_patiently(question: messages.Message, ask: Ask, clock: Clock) -> b
             return messages.encode("stored", id=question["id"], ok=False, error=error or _not_set(question))
 
 
-def _body(message: messages.Message) -> Body:
+def _body(message: messages.ProbeMessage) -> Body:
     return {name: message[name] for name in ("ok", "values", "error") if name in message}
 
 
-def _not_set(question: messages.Message) -> str:
+def _not_set(question: messages.ProbeMessage) -> str:
     missing = ", ".join(repr(key) for key in question.get("keys", ()))
     return f"key {missing} was not set within {float(question.get('within_s') or question.get('timeout_s') or 0.0):g} s"

@@ -15,7 +15,7 @@ from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
 from remediation.launcher.coordinator.quorum import Electorate
-from remediation.launcher.coordinator.rendezvous_store import Ask, ask_patiently
+from remediation.launcher.coordinator.rendezvous_store import AskStore, ask_patiently
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
 from remediation.launcher.launcher_settings import LauncherSettings
@@ -37,7 +37,7 @@ LOOK_CLOSER_S = 0.25
 FORWARDED_REPORTS = frozenset({"broken", "joined", "resumed", "saving"})
 """Messages of workers that are handed to the coordinator as they are."""
 
-Report = Callable[[str, Body], None]
+ReportToCoordinator = Callable[[str, Body], None]
 
 
 class ElasticNode:
@@ -45,7 +45,7 @@ class ElasticNode:
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
-        clock: Clock, *, report: Report, ask_store: Ask,
+        clock: Clock, *, report: ReportToCoordinator, ask_store: AskStore,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._workers = workers
@@ -225,7 +225,7 @@ class ElasticNode:
         worker = self._workers.find(name)
         return worker is not None and worker.pid == pid and not worker.ordered
 
-    def _heard(self, name: str, message: messages.Message) -> None:
+    def _heard(self, name: str, message: messages.ProbeMessage) -> None:
         kind = message["kind"]
         if kind == "join":
             self._entered(name, message)
@@ -240,7 +240,7 @@ class ElasticNode:
         elif kind == "leave":
             self._report("leave", {"worker": name, "epoch": int(message.get("epoch", 0)), "lasting": True})
 
-    def _entered(self, name: str, message: messages.Message) -> None:
+    def _entered(self, name: str, message: messages.ProbeMessage) -> None:
         worker = self._workers.find(name)
         if worker is None:
             return
@@ -254,7 +254,7 @@ class ElasticNode:
         }  # fmt: skip
         self._report("entered", {"epoch": worker.epoch, "join_request": join_request, "lasting": True})
 
-    async def _stored(self, name: str, message: messages.Message) -> None:
+    async def _stored(self, name: str, message: messages.ProbeMessage) -> None:
         self.sessions.send(name, await ask_patiently(message, self._ask_store, self._clock))
 
     def worker_ended(self, worker: Worker) -> None:

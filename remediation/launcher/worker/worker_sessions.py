@@ -21,14 +21,14 @@ Admit = Callable[[str, int], Awaitable[bool]]
 """Whether the process of that pid is the worker of that name. Waits while that is not known: a worker may speak before its zygote has reported its pid."""
 Runs = Callable[[str], bool]
 """Whether the worker of that name has a thread that computes, or waits for a processor or a disk."""
-Hear = Callable[[str, messages.Message], None]
+Hear = Callable[[str, messages.ProbeMessage], None]
 """Takes what a worker has said, but for its holdings."""
 
 
 class FenceResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a fence."""
 
-    holdings: dict[str, messages.Message]
+    holdings: dict[str, messages.ProbeMessage]
     """By worker."""
     silent: tuple[str, ...]
 
@@ -40,10 +40,10 @@ class _FenceRound:
         self.epoch = epoch
         self.hard = set(hard)
         self.missing = self.hard | set(soft)
-        self.holdings: dict[str, messages.Message] = {}
+        self.holdings: dict[str, messages.ProbeMessage] = {}
         self.changed = asyncio.Event()
 
-    def answered(self, worker: str, message: messages.Message) -> None:
+    def answered(self, worker: str, message: messages.ProbeMessage) -> None:
         if worker in self.missing and int(message.get("epoch", -1)) == self.epoch:
             self.holdings[worker] = message
             self.forget(worker)
@@ -162,7 +162,7 @@ class WorkerSessions:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 writer.close()
 
-    async def _introduced(self, message: messages.Message, writer: asyncio.StreamWriter) -> str:
+    async def _introduced(self, message: messages.ProbeMessage, writer: asyncio.StreamWriter) -> str:
         """Raises ValueError for a stranger."""
         worker = str(message.get("worker", ""))
         if message["kind"] != "join" or not await self._admit(worker, int(message.get("pid", 0))):
@@ -170,7 +170,7 @@ class WorkerSessions:
         self._writers[worker] = writer
         return worker
 
-    def _take(self, worker: str, message: messages.Message) -> None:
+    def _take(self, worker: str, message: messages.ProbeMessage) -> None:
         if message["kind"] != "held_state":
             self._hear(worker, message)
         elif self._round is not None:

@@ -15,7 +15,7 @@ from eagle_eye.training import messages
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
-Receive = Callable[[messages.Message], bytes | None]
+Receive = Callable[[messages.ProbeMessage], bytes | None]
 """Takes one message; what it returns is the answer."""
 
 

@@ -71,10 +71,10 @@ class ImpossibleAlternative:
     why: str
 
 
-Option = PricedAlternative | ImpossibleAlternative
+WeighedAlternative = PricedAlternative | ImpossibleAlternative
 
 
-def alternatives(case: IncidentCase, costs: TransitionCosts) -> list[Option]:
+def alternatives(case: IncidentCase, costs: TransitionCosts) -> list[WeighedAlternative]:
     """One of each kind, in their order."""
     pricing = _Pricing(case, costs, _state_lost(case))
     return [build(pricing) for build in _BUILDERS.values()]
@@ -143,7 +143,7 @@ class _Pricing:
         return self.case.state_bytes / self.costs.storage_bytes_s
 
 
-def _nothing(pricing: _Pricing) -> Option:
+def _nothing(pricing: _Pricing) -> WeighedAlternative:
     case, costs, kind = pricing.case, pricing.costs, AlternativeKind.NOTHING
     if case.lost and case.in_place and not pricing.state_lost:
         how = f"keeps running in place with {case.healthy_gpus} of {case.gpus} workers, which split the micro-batches"
@@ -158,7 +158,7 @@ def _nothing(pricing: _Pricing) -> Option:
     return pricing.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
 
 
-def _rebalance(pricing: _Pricing) -> Option:
+def _rebalance(pricing: _Pricing) -> WeighedAlternative:
     case, kind = pricing.case, AlternativeKind.REBALANCE
     if case.lost and case.in_place:
         return ImpossibleAlternative(kind, "the job has already done that by itself")
@@ -174,7 +174,7 @@ def _rebalance(pricing: _Pricing) -> Option:
     return pricing.option(kind, how, downtime=0.0, share=found.balanced_share, gpus=case.gpus, transition=found.balanced)
 
 
-def _without(pricing: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> Option:
+def _without(pricing: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> WeighedAlternative:
     """So many broken pipelines (each node breaks others, at worst) give their micro-batches to the whole ones."""
     case = pricing.case
     if pricing.state_lost:
@@ -190,7 +190,7 @@ def _without(pricing: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -
     return pricing.option(kind, how, downtime=pricing.costs.regroup_s, share=share, gpus=gpus, lost_work=pricing.torn_s, back=back)
 
 
-def _swap(pricing: _Pricing) -> Option:
+def _swap(pricing: _Pricing) -> WeighedAlternative:
     case, kind = pricing.case, AlternativeKind.SWAP
     if not case.slow or case.lost:
         return ImpossibleAlternative(kind, "only slow nodes have better positions" if case.lost else "no node is slow")
@@ -204,7 +204,7 @@ def _swap(pricing: _Pricing) -> Option:
     return _reconfigured(pricing, kind, plan, case.pipelines, "nodes swap positions")
 
 
-def _shrink(pricing: _Pricing) -> Option:
+def _shrink(pricing: _Pricing) -> WeighedAlternative:
     case, kind = pricing.case, AlternativeKind.SHRINK
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is none to remove")
@@ -240,7 +240,7 @@ def _copying_s(plan: Reconfiguration, problem: ReconfigurationProblem, costs: Tr
     return max([*sent.values(), *received.values(), 0.0]) / costs.network_bytes_s
 
 
-def _spare(pricing: _Pricing) -> Option:
+def _spare(pricing: _Pricing) -> WeighedAlternative:
     case, costs, kind = pricing.case, pricing.costs, AlternativeKind.SPARE
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is none to replace")
@@ -257,7 +257,7 @@ def _spare(pricing: _Pricing) -> Option:
     return pricing.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=pricing.torn_s, spares=case.broken)
 
 
-def _spare_in_place(pricing: _Pricing) -> Option:
+def _spare_in_place(pricing: _Pricing) -> WeighedAlternative:
     """The job runs on while they start, and takes them in between two steps."""
     case, costs = pricing.case, pricing.costs
     from_whom = f"of {case.spare_owner}, which continues on fewer" if case.spare_owner else "that was idle"
@@ -267,7 +267,7 @@ def _spare_in_place(pricing: _Pricing) -> Option:
     return pricing.option(AlternativeKind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=pricing.torn_s, spares=case.broken, short=short)
 
 
-def _relayout(pricing: _Pricing) -> Option:
+def _relayout(pricing: _Pricing) -> WeighedAlternative:
     case, costs, kind = pricing.case, pricing.costs, AlternativeKind.RELAYOUT
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: the layout is for as many nodes as there are")
@@ -283,7 +283,7 @@ def _relayout(pricing: _Pricing) -> Option:
     return pricing.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=lost, back=downtime)
 
 
-def _restart(pricing: _Pricing) -> Option:
+def _restart(pricing: _Pricing) -> WeighedAlternative:
     case, costs, kind = pricing.case, pricing.costs, AlternativeKind.RESTART
     if not case.broken and not case.process_died:
         return ImpossibleAlternative(kind, "nothing is broken")
@@ -301,7 +301,7 @@ def _restart(pricing: _Pricing) -> Option:
     return pricing.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
 
 
-def _wait(pricing: _Pricing) -> Option:
+def _wait(pricing: _Pricing) -> WeighedAlternative:
     case, costs, kind = pricing.case, pricing.costs, AlternativeKind.WAIT
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to repair")
@@ -331,7 +331,7 @@ def _no_layout(case: IncidentCase, gpus: int) -> str:
     return f"no layout is known that fits on {gpus} GPUs or fewer"
 
 
-_BUILDERS: Mapping[AlternativeKind, Callable[[_Pricing], Option]] = {
+_BUILDERS: Mapping[AlternativeKind, Callable[[_Pricing], WeighedAlternative]] = {
     AlternativeKind.NOTHING: _nothing,
     AlternativeKind.REBALANCE: _rebalance,
     AlternativeKind.SWAP: _swap,

@@ -35,7 +35,7 @@ from .toml_lines import TomlLines, TomlPath, parsed_path
 
 LARGEST_COUNT = 1_000_000
 """Nodes, GPUs of a node, layers, samples: more is a typing error."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
+CountFromZero = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
 NonNegativeNumber = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
@@ -52,7 +52,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gpus_per_node: PositiveCount = 8
     network_gb_s: PositiveNumber | None = None
     """A GPU's share of its node's network, in place of what is usual for the GPU."""
-    spare_nodes: Count = 0
+    spare_nodes: CountFromZero = 0
     """Of the nodes, held back."""
     gpu_mtbf_hours: PositiveNumber = LLAMA_MTBF_HOURS
     repair_hours: PositiveNumber = 24.0
@@ -69,7 +69,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     heads: PositiveCount
     sequence: PositiveCount
     vocabulary: PositiveCount = 51200
-    feed_forward: Count = 0
+    feed_forward: CountFromZero = 0
     fused_attention: bool = True
 
 
@@ -93,12 +93,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """[[job]]"""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
-    nodes: Count = 0
+    nodes: CountFromZero = 0
     """That it has now; 0: it waits."""
     queued: bool = False
     """It gets no nodes before it is launched."""
     weight: NonNegativeNumber = 1.0
-    minimum_nodes: Count = 1
+    minimum_nodes: CountFromZero = 1
     maximum_nodes: PositiveCount | None = None
     global_batch: PositiveCount = 512
     model: ModelSpec | None = None

@@ -100,7 +100,7 @@ def _stem(key: str) -> str:
     return key.rstrip("0123456789")
 
 
-def _values(answer: messages.Message) -> list[bytes]:
+def _values(answer: messages.ProbeMessage) -> list[bytes]:
     if not answer.get("ok"):
         raise TimeoutError(str(answer.get("error") or _UNANSWERED))
     return [base64.b64decode(value) for value in answer.get("values", [])]

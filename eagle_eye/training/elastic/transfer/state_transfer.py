@@ -132,7 +132,7 @@ class _Transfer:
     def _exchange(self, sends: list[SendPlan], receives: list[RecvPlan], outgoing: LayerBuffers, incoming: LayerBuffers) -> None:
         """Send and receive the chunks that go over the group or through shared memory."""
         queue = sorted([*self._queue(sends, outgoing, sending=True), *self._queue(receives, incoming, sending=False)], key=lambda chunk: chunk.order)
-        in_flight: deque[tuple[_Chunk, transports.End]] = deque()
+        in_flight: deque[tuple[_Chunk, transports.Completion]] = deque()
         for chunk in queue:
             waits = chunk.sending and chunk.transport.may_wait(chunk.order[0])
             while len(in_flight) > (0 if waits else IN_FLIGHT - 1):
@@ -211,7 +211,7 @@ class _Chunk:
     last: bool
 
 
-def _end(chunk: _Chunk, end: transports.End) -> None:
+def _end(chunk: _Chunk, end: transports.Completion) -> None:
     end()
     if chunk.last:
         chunk.buffers.release(chunk.layer)

@@ -31,7 +31,7 @@ NAMES = ("remote_memory", "shared_memory", "group")
 _DATA, _FREE = 1 << 24, 1 << 25
 """First tags; the position of a chunk among those of its pair is added."""
 
-End = Callable[[], None]
+Completion = Callable[[], None]
 
 
 class Transport(Protocol):
@@ -40,10 +40,10 @@ class Transport(Protocol):
     def may_wait(self, position: int) -> bool:
         """Whether `send` of this chunk may block until the receiver has emptied a slot."""
 
-    def send(self, position: int, content: LayerBytes, number: int) -> End:
+    def send(self, position: int, content: LayerBytes, number: int) -> Completion:
         """Start to send chunk `number` of a layer. The returned function raises Broken if the peer is gone."""
 
-    def receive(self, position: int, content: LayerBytes, number: int) -> End:
+    def receive(self, position: int, content: LayerBytes, number: int) -> Completion:
         """Start to receive chunk `number` of a layer; it is there once the returned function returns. That one raises Broken."""
 
 
@@ -56,7 +56,7 @@ class GroupTransport:
     def may_wait(self, position: int) -> bool:  # noqa: ARG002 - the group takes any number of messages
         return False
 
-    def send(self, position: int, content: LayerBytes, number: int) -> End:
+    def send(self, position: int, content: LayerBytes, number: int) -> Completion:
         import torch
 
         parts = content.parts(number)
@@ -69,7 +69,7 @@ class GroupTransport:
 
         return end
 
-    def receive(self, position: int, content: LayerBytes, number: int) -> End:
+    def receive(self, position: int, content: LayerBytes, number: int) -> Completion:
         import torch
 
         parts = content.parts(number)
@@ -96,7 +96,7 @@ class SharedMemoryTransport:
     def may_wait(self, position: int) -> bool:
         return position >= SLOTS
 
-    def send(self, position: int, content: LayerBytes, number: int) -> End:
+    def send(self, position: int, content: LayerBytes, number: int) -> Completion:
         import torch
 
         if self.may_wait(position):
@@ -111,7 +111,7 @@ class SharedMemoryTransport:
 
         return end
 
-    def receive(self, position: int, content: LayerBytes, number: int) -> End:
+    def receive(self, position: int, content: LayerBytes, number: int) -> Completion:
         filled = self._receive_byte(_DATA + position)
 
         def end() -> None:

@@ -176,9 +176,9 @@ def test_a_roll_back_puts_newer_ones_aside_for_good(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> list[messages.Message]:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> list[messages.ProbeMessage]:
     """What a launcher is told."""
-    told: list[messages.Message] = []
+    told: list[messages.ProbeMessage] = []
     monkeypatch.setenv("EAGLE_EYE_SOCKET", "launcher.sock")
     monkeypatch.setenv("EAGLE_EYE_WORKER", "r/n0/0")
     monkeypatch.setattr(messages, "send", lambda _path, line: told.append(messages.decode(line)))
@@ -193,7 +193,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.EIO, errno.EACCES])
-def test_a_refused_save_is_told_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.Message], code: int) -> None:
+def test_a_refused_save_is_told_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.ProbeMessage], code: int) -> None:
     checkpoint.save(state(), 10, tmp_path)
     with monkeypatch.context() as away:
         refuse(away, code)
@@ -209,13 +209,13 @@ def test_a_refused_save_is_told_and_raises_nothing(tmp_path: Path, monkeypatch: 
     assert (launcher[-1]["kind"], launcher[-1]["step"]) == ("checkpoint", 30)
 
 
-def test_twin_what_is_wrong_with_the_state_raises_and_is_no_failed_save(tmp_path: Path, launcher: list[messages.Message]) -> None:
+def test_twin_what_is_wrong_with_the_state_raises_and_is_no_failed_save(tmp_path: Path, launcher: list[messages.ProbeMessage]) -> None:
     with pytest.raises(TypeError, match="a checkpoint cannot hold object"):
         checkpoint.save({"x": object()}, 1, tmp_path)
     assert launcher == []
 
 
-def test_twin_older_ones_that_cannot_be_deleted_are_no_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.Message]) -> None:
+def test_twin_older_ones_that_cannot_be_deleted_are_no_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.ProbeMessage]) -> None:
     for step in (10, 20):
         checkpoint.save(state(), step, tmp_path)
 
@@ -228,7 +228,7 @@ def test_twin_older_ones_that_cannot_be_deleted_are_no_failed_save(tmp_path: Pat
     assert steps(tmp_path) == [10, 20, 30]
 
 
-def test_a_caller_that_waits_for_room_itself_is_told_by_an_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.Message]) -> None:
+def test_a_caller_that_waits_for_room_itself_is_told_by_an_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.ProbeMessage]) -> None:
     refuse(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save_or_raise(state(), 20, tmp_path)

@@ -12,7 +12,7 @@ from remediation.engine.incident_phase import (
     PLANNED,
     PLANNING,
     Due,
-    Fact,
+    IncidentFact,
     IncidentPhase,
     JobEnded,
     Revised,
@@ -33,12 +33,12 @@ def drawn_edges() -> set[tuple[str, str]]:
 def test_every_phase_has_handlers_and_edges(phase):
     assert HANDLERS[phase]
     assert EDGES[phase]
-    assert set(HANDLERS[phase]) <= set(Fact.__args__)
+    assert set(HANDLERS[phase]) <= set(IncidentFact.__args__)
 
 
 def test_every_phase_is_reached_and_every_fact_is_handled():
     assert set().union(*EDGES.values()) == set(IncidentPhase)
-    assert {fact for facts in HANDLERS.values() for fact in facts} == set(Fact.__args__)
+    assert {fact for facts in HANDLERS.values() for fact in facts} == set(IncidentFact.__args__)
 
 
 def test_what_ends_a_job_ends_every_open_incident():

@@ -33,7 +33,7 @@ class Worker:
     def say(self, kind: str, **words: Any) -> None:
         self._writer.write(messages.encode(kind, worker=self.name, **words))
 
-    async def hear(self) -> messages.Message | None:
+    async def hear(self) -> messages.ProbeMessage | None:
         """The next message; None once the launcher has hung up."""
         async with asyncio.timeout(5):
             line = await self._reader.readline()
@@ -49,7 +49,7 @@ class Stage:
 
     def __init__(self, folder: Path, answer_s: float = 1.0) -> None:
         self.path = folder / "r-elastic.sock"
-        self.heard: asyncio.Queue[tuple[str, messages.Message]] = asyncio.Queue()
+        self.heard: asyncio.Queue[tuple[str, messages.ProbeMessage]] = asyncio.Queue()
         self.workers: list[Worker] = []
         self.pids = {"a": 1, "b": 2, "c": 3}
         self.running: set[str] = set()
@@ -163,7 +163,7 @@ def test_twin_who_computes_when_it_is_fenced_is_waited_for(tmp_path: Path) -> No
     asyncio.run(play())
 
 
-def question(op: str, key: str, value: str = "", timeout_s: float = 5.0) -> messages.Message:
+def question(op: str, key: str, value: str = "", timeout_s: float = 5.0) -> messages.ProbeMessage:
     values = [base64.b64encode(value.encode()).decode()] if value else []
     return {"id": 5, "op": op, "keys": [key], "values": values, "timeout_s": timeout_s}
 
