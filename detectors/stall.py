@@ -23,7 +23,7 @@ from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch
-from .features.collective_ranks import collectives_of, gpu_idles, left_behind, not_entered
+from .features.collective_ranks import collectives_of, gpu_idles, left_behind, not_entered, use_gpu, went_on
 from .features.ended_stalls import EndedHangs, EndedStops
 from .features.step_time import iteration_time
 from .features.worker_positions import (
@@ -123,8 +123,7 @@ class Stall:
         elif event.name == "worker.excluded" or self._is_late(event):
             self._keep_hang(event)
         elif event.name == "stall":
-            self._reports[event.entity.name] = event
-            self._table.stall(event.entity.name)
+            self._take_stall(event)
         elif event.name == "resumed":
             self._end_pause(event.entity.name, event.time)
             self._table.resume(event)
@@ -140,6 +139,13 @@ class Stall:
             yield from self._claims.withdraw_all(event.time, "the job backs off before it starts its workers again")
         elif event.name in ("exit", "exception"):
             self._dead = True  # the others stall because of it; the death itself is the finding of another detector
+
+    def _take_stall(self, event: Event) -> None:
+        worker = event.entity.name
+        if went_on(self._reports.get(worker), event):
+            self._exchanged = event.time
+        self._reports[worker] = event
+        self._table.stall(worker)
 
     def _is_late(self, event: Event) -> bool:
         return 0 <= integer_attribute(event, "epoch") < self._epoch
@@ -315,24 +321,34 @@ class Stall:
             self._exchanged = frame.time
         shown = accused if accused.any() else ~at.finished
         apart = (accused & at.waiting).any() and self._rounds.confirmed(at, accused, frame.time, tick=frame.tick)
-        return all(self._over(at, index, frame.time, apart=bool(apart)) for index in np.flatnonzero(shown).tolist())
+        gpus = use_gpu(at.workers, frame)
+        return all(self._over(at, index, frame.time, apart=bool(apart), gpu=bool(gpus[index])) for index in np.flatnonzero(shown).tolist())
 
     def _exchange(self, at: WorkerPositions) -> bool:
         """Somebody is in a collective that goes on: those that wait for its end wait in vain for nobody."""
         return bool((at.shows(ActivityKind.EXCHANGES) & ~at.finished).any())
 
-    def _over(self, at: WorkerPositions, index: int, now: float, *, apart: bool) -> bool:
+    def _over(self, at: WorkerPositions, index: int, now: float, *, apart: bool, gpu: bool) -> bool:
         """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever."""
         age = float(np.nan_to_num(at.table[index, AGE]))
         if at.waiting[index] and not at.shows(ActivityKind.AWAITS_GPU)[index]:  # the GPU may compute
             if self._exchange(at):
                 return age >= self.stall.patience_s
             pausing = at.table[index, PHASE] in PAUSES  # an evaluation or a save of some ranks has collectives of its own, and they may be slow
-            return (apart and not pausing) or min(age, now - self._exchanged) >= max(self.stall.standing_s, self._several_iterations())
+            return (apart and not pausing) or self._stands(at.workers[index], min(age, now - self._exchanged), now, gpu=gpu)
         if at.shows(ActivityKind.STANDING)[index]:
             learned = self._stood.patience(at.places.get(at.workers[index], ""))
             return age >= max(self.stall.standing_s, self._several_iterations(), min(learned, self.stall.patience_s))
         return age >= self.stall.patience_s
+
+    def _stands(self, worker: str, stood_s: float, now: float, *, gpu: bool) -> bool:
+        """Whether a worker that waits for its peers has done so for too long. With a GPU its flight recorder alone shows that it goes on: it has to
+        have been seen in one collective for as long, and where nothing is recorded it is waited for as for one that works."""
+        report = self._reports.get(worker)
+        if not gpu or report is None:
+            return stood_s >= max(self.stall.standing_s, self._several_iterations())
+        limit = max(self.stall.standing_s, self._several_iterations()) if worker in collectives_of({worker: report}) else self.stall.patience_s
+        return min(stood_s, now - report.time) >= limit
 
     def _accuse(self, at: WorkerPositions, frame: Frame, culprits: Truths, score: float) -> Iterator[Claim]:
         yield from self._standing(frame, at, culprits, 0.9)

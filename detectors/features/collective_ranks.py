@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eagle_eye.activity.last_collective import LastCollective
 from eagle_eye.event_attributes import integer_attribute
@@ -48,6 +49,18 @@ def left_behind(workers: Iterable[str], last: Mapping[str, LastCollective]) -> s
     others = [each for worker, each in found.items() if worker not in late]
     alone = len(late) == 1 and len(found) == len(tuple(workers)) and len({each.group for each in found.values()}) == 1
     return late[0] if alone and all(each.pending and each.number == newest for each in others) else ""
+
+
+def went_on(before: Event | None, now: Event) -> bool:
+    """Whether a worker has come to another collective between two of its `stall` events: it exchanges, however little of that is seen."""
+    first, last = (_of_event(event) if event is not None else None for event in (before, now))
+    return first is not None and last is not None and first != last
+
+
+def use_gpu(workers: Iterable[str], frame: Frame) -> NDArray[np.bool_]:
+    """Who has a GPU: over NVLink or RDMA it exchanges without a byte that the kernel counts."""
+    gpus = {place.worker: place.gpu for place in (frame.layout.placements if frame.layout is not None else ())}
+    return np.array([bool(gpus.get(worker)) for worker in workers], dtype=bool)
 
 
 def gpu_idles(worker: str, frame: Frame) -> bool:

@@ -141,8 +141,9 @@ def _traced(look: ProcessLook) -> Activity:
 
 
 def _awaits_peers(looks: Sequence[ProcessLook]) -> bool:
-    """Whether it waited for its peers in all of the looks, and in one place: else it moves."""
-    return all(in_collective(look.stacks[0], look.waits[0]) for look in looks) and len({look.stacks[0].place for look in looks}) == 1
+    """Whether it waited for its peers in all of the looks, and in one place: else it moves. Who waits for its storage in most of them waits for that."""
+    waited = all(in_collective(look.stacks[0], look.waits[0]) for look in looks) and len({look.stacks[0].place for look in looks}) == 1
+    return waited and 2 * sum(_awaits_storage(look) for look in looks) <= len(looks)
 
 
 def in_collective(main: ThreadStack, wait: ThreadWait) -> bool:

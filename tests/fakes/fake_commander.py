@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_eye.errors import EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.types import Plan
-from remediation.job_commands.action_commands import Arguments
+from remediation.job_commands.action_commands import CommandArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class SentCommand:
 
     job: str
     action: str
-    arguments: Arguments
+    arguments: CommandArguments
     plan: str
     step: str
     epoch: int
@@ -42,7 +42,7 @@ class FakeCommander:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def command(
-        self, job: str, action: str, arguments: Arguments, *, plan: Plan, step: str, epoch: int, timeout: float
+        self, job: str, action: str, arguments: CommandArguments, *, plan: Plan, step: str, epoch: int, timeout: float
     ) -> dict[str, Any]:
         """What a coordinator would answer."""
         with self._lock:

@@ -18,7 +18,7 @@ from fakes.fake_commander import FakeCommander
 from fakes.process_looks import FakeProcesses
 from fakes.synthetic_job import SyntheticJob, incident
 from remediation.engine.engine import Engine
-from remediation.engine.execution import Start, at_once
+from remediation.engine.execution import StartThread, at_once
 from remediation.guards import POLICY
 from remediation.policy.engine_settings import EngineSettings
 
@@ -32,7 +32,7 @@ class World:
     receiver: str = ""
     nodes: tuple[str, ...] = ("node-a", "node-b")
     clock: FakeClock = field(default_factory=FakeClock)
-    start: Start = at_once
+    start: StartThread = at_once
     """What runs the actions."""
 
     def __post_init__(self) -> None:

@@ -168,6 +168,28 @@ def test_fault_and_twin_a_collective_that_went_on_is_waited_for_anew() -> None:
     assert ("job.stalled", job().name, True) in told[3]
 
 
+@pytest.mark.parametrize(("gpus", "numbers", "stalled"), [
+    (True, (7, 7), True), (True, (7, 8), False), (True, (), False), (False, (), True),
+])  # fmt: skip
+def test_fault_and_twins_what_a_gpu_exchanges_is_seen_by_its_flight_recorder_alone(gpus: bool, numbers: tuple[int, ...], stalled: bool) -> None:
+    """A model's state is gathered over NVLink and RDMA, in one line of the script: hundreds of collectives, and not a byte that the kernel counts."""
+    detector, layout = Stall(), layout_of(2, 2, gpus=gpus)
+
+    def told(number: int, seconds: float = 0.0) -> list[Event]:
+        more = {"collective": "all_gather", "collective_group": "0 default_pg", "collective_number": str(number), "collective_pending": "1"} if numbers else {}
+        events = marked(*["awaits peers"] * 4, age_s=100.0 + seconds, places=SAME)
+        return [msgspec.structs.replace(each, time=NOW + seconds, attributes=each.attributes | more) for each in events]
+
+    claims = list(detector.update(cut_frame(NOW, *told(numbers[0] if numbers else 0), layout=layout)))
+    assert (("job.stalled", job().name, True) in kinds(claims)) is not gpus, "where the kernel counts what is exchanged, one look is enough"
+    for each in numbers[1:]:
+        claims += detector.update(cut_frame(NOW + 20.0, *(told(each, 20.0) if each != numbers[0] else ()), layout=layout))
+    claims += detector.update(cut_frame(NOW + 31.0, layout=layout))
+    assert (("job.stalled", job().name, True) in kinds(claims)) is stalled
+    claims += detector.update(cut_frame(NOW + 700.0, layout=layout))
+    assert ("job.stalled", job().name, True) in kinds(claims), "the patience is over"
+
+
 def test_the_collective_that_the_others_have_entered_is_told() -> None:
     events = marked("awaits peers", "hung", "awaits peers", "awaits peers")
     last = [(124, 1), (123, 0), (124, 1), (124, 1)]

@@ -221,6 +221,26 @@ def test_fault_twin_the_users_model_that_hangs_within_its_data_parallel_wrapper_
     assert verdict(*[look(TRAIN, StackFrame(f"{TORCH}/nn/parallel/distributed.py", 1661, "forward"), VALIDATE)] * 2) is ActivityKind.HUNG
 
 
+FSYNC = StackFrame(f"{TORCH}/distributed/checkpoint/filesystem.py", 472, "_write_files_from_queue")
+PICKLE = StackFrame(f"{TORCH}/distributed/distributed_c10d.py", 3402, "_object_to_tensor")
+BROADCAST = StackFrame(f"{TORCH}/distributed/distributed_c10d.py", 3800, "broadcast_object_list")
+DTENSOR = StackFrame(f"{TORCH}/distributed/tensor/_dispatch.py", 180, "dispatch")
+RENDEZVOUS = StackFrame(f"{TORCH}/distributed/rendezvous.py", 180, "_file_rendezvous_handler")
+
+
+@pytest.mark.parametrize(("frames", "wait", "kind"), [
+    ((FSYNC, TRAIN), STORAGE, ActivityKind.WORKING), ((FSYNC, BROADCAST, TRAIN), STORAGE, ActivityKind.WORKING), ((PICKLE, BROADCAST, TRAIN), STORAGE, ActivityKind.WORKING),
+    ((PICKLE, BROADCAST, TRAIN), RUNS, ActivityKind.SPINNING), ((DTENSOR, TRAIN), RUNS, ActivityKind.SPINNING),
+])  # fmt: skip
+def test_twin_who_works_alone_within_torch_distributed_awaits_nobody(frames: tuple[StackFrame, ...], wait: ThreadWait, kind: ActivityKind) -> None:
+    """A sharded checkpoint on its way to the disk, an object of gigabytes that is pickled, a DTensor's own part of a computation."""
+    assert verdict(look(*frames, wait=wait, state="R"), look(*frames, wait=wait, state="R", time=1.2, cpu_s=0.0 if wait is STORAGE else 1.2)) is kind
+
+
+def test_who_reads_a_file_now_and_then_in_a_rendezvous_awaits_its_peers() -> None:
+    assert verdict(look(RENDEZVOUS, TRAIN, wait=STORAGE), *[look(RENDEZVOUS, TRAIN, wait=sleep(0.01))] * 3) is ActivityKind.AWAITS_PEERS
+
+
 def test_twin_who_goes_from_one_collective_to_the_next_works() -> None:
     assert verdict(look(ALL_REDUCE, TRAIN), look(ALL_REDUCE, VALIDATE)) is ActivityKind.WORKING
 
