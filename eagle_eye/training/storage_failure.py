@@ -9,15 +9,18 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
-STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO, errno.EFBIG})
-"""Of an OSError that the script's own code raises: with these it is the storage that failed, not the script."""
+STORAGE_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO, errno.EFBIG, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG, errno.ENOMEDIUM}
+)
+"""Of an OSError that the script's own code raises: with these it is the storage that failed, not the script. The last four tell of damage on a disk, its
+checksums, and a disk that is gone; a write to an open file raises them without a path."""
 STORAGE_ERRNOS_OF_A_PATH = frozenset(
     {
         errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTDOWN,
-        errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EREMOTEIO, errno.EUCLEAN, errno.EKEYEXPIRED,
+        errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EKEYEXPIRED,
     }
 )  # fmt: skip
-"""The same, where the error names a file: a FUSE process that is gone, an evicted Lustre client, a server that does not answer, damage on the disk, an expired
+"""The same, where the error names a file: a FUSE process that is gone, an evicted Lustre client, a server that does not answer, an expired
 Kerberos ticket. Without a file most of them are a socket's. EACCES is none: a path to which the user has no right is the script's mistake, first of all."""
 UNKNOWN = -1
 """Free bytes that could not be found out."""
@@ -83,11 +86,11 @@ def _errno_of(error: BaseException) -> int | None:
 
 
 def _errno_in_words(error: BaseException) -> int | None:
-    """Libraries in C++ and Rust keep of the errno only its words."""
+    """Libraries in C++ and Rust keep of the errno only its words; those of EBADMSG are anybody's."""
     if isinstance(error, OSError) and error.errno:
         return None
     told = _words(error).lower()
-    return next((number for number in STORAGE_ERRNOS if os.strerror(number).lower() in told), None)
+    return next((number for number in STORAGE_ERRNOS - {errno.EBADMSG} if os.strerror(number).lower() in told), None)
 
 
 def _errno_of_torch(error: BaseException) -> int | None:

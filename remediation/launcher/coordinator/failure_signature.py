@@ -108,11 +108,19 @@ def signature_of_end(code: int | None, step: int) -> FailureSignature | None:
     """
     if not code or step < 0:
         return None
-    if code - _SHELL in OF_ITS_OWN | FROM_OUTSIDE:
-        code = _SHELL - code
+    code = behind_shell(code)
     if code < 0 and -code not in OF_ITS_OWN:
         return None
     return FailureSignature(type=kind_of_death(None, code), message="", frame="", step=step, exit_code=code)
+
+
+def behind_shell(code: int) -> int:
+    """The exit code of what a shell has run, where that was ended by a signal; any other as it is.
+
+    >>> behind_shell(137), behind_shell(3), behind_shell(-9)
+    (-9, 3, -9)
+    """
+    return _SHELL - code if code - _SHELL in OF_ITS_OWN | FROM_OUTSIDE else code
 
 
 def ended_by_itself(code: int | None) -> bool:

@@ -5,15 +5,15 @@ import os
 from eagle_eye.error_statuses import classify, stronger
 from eagle_eye.exception_status import printed_exceptions, printed_lines
 from eagle_eye.redaction import last_lines
-from remediation.launcher.coordinator.failure_signature import FROM_OUTSIDE, other_cause, signal_name
+from remediation.launcher.coordinator.failure_signature import FROM_OUTSIDE, behind_shell, other_cause, signal_name
 
 from .memory_cgroup import OomKill
 from .worker_process import Worker
 
 
 def code_of(status: int | None) -> int | None:
-    """Exit code, negative for a signal, as subprocess has it; None if it is not known."""
-    return None if status is None else os.waitstatus_to_exitcode(status)
+    """Exit code, negative for a signal, as subprocess has it, also of a signal that a shell passes on; None if it is not known."""
+    return None if status is None else behind_shell(os.waitstatus_to_exitcode(status))
 
 
 def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, str]:

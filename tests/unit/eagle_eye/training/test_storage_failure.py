@@ -29,8 +29,22 @@ def test_an_errno_of_storage_is_named_with_path_and_room(tmp_path: Path, code: i
 
 OF_A_PATH = [
     errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTDOWN,
-    errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EREMOTEIO, errno.EUCLEAN, errno.EKEYEXPIRED,
+    errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EKEYEXPIRED,
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG, errno.ENOMEDIUM])
+def test_damage_on_a_disk_is_storage_also_where_a_write_to_an_open_file_tells_of_it(code: int) -> None:
+    error = OSError(code, os.strerror(code))
+    found = failure_of(error)
+    assert found is not None
+    assert (found.path, found.errno) == ("", errno.errorcode[code])
+    assert classify(f"OSError: {error}").name == "storage error"
+
+
+def test_twin_a_bad_message_of_the_script_is_no_storage() -> None:
+    assert failure_of(ValueError("Bad message: no header")) is None
+    assert classify("ValueError: Bad message: no header").name != "storage error"
 
 
 @pytest.mark.parametrize("code", OF_A_PATH)

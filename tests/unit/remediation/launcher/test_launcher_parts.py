@@ -222,6 +222,7 @@ def test_an_exit_code_waits_for_the_exception_that_it_overtook_a_signal_does_not
 def test_exits_in_words() -> None:
     assert code_of(3 << 8) == 3
     assert signal_name(code_of(signal.SIGKILL)) == "SIGKILL"
+    assert [code_of(code << 8) for code in (137, 143, 139, 255, 128)] == [-9, -15, -11, 255, 128], "a shell passes a signal on"
     assert (code_of(None), signal_name(None), signal_name(1)) == (None, "", "")
 
 
