@@ -222,6 +222,9 @@ class StallConfig(Section, frozen=True, kw_only=True):
     silent_s: Seconds = 5.0
     """How long a launcher that has fallen silent is waited for when a worker of a job that is not elastic has died: its process may only be held up,
     and to go on without it and take it back costs a second restart. One whose connection was closed has ended, and is not waited for."""
+    end_s: Seconds = 5.0
+    """How long processes that were killed may take to end, and a launcher to agree to a new epoch, before the job goes on without their node; the
+    kernel takes longer to free hundreds of GB of pinned memory."""
     reconnect_s: Seconds = 1.0
     """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 

@@ -91,7 +91,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job whose own budget is spent waits for a command of the server, while that is connected."""
     server_s: float = 60.0
     """How long it waits for a server that is not connected, as it may be started again."""
-    cordon_answer_s: float = 2.0
+    cordon_answer_s: float = 5.0
     """How long the server is given at the start to say whether this node is cordoned, while the zygote gets ready; 0: it is not asked."""
     ignore_cordon: bool = False
     """True: start workers on a node that is cordoned."""

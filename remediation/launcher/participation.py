@@ -161,7 +161,7 @@ class Participation:
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
             patience_s=settings.patience_s, server_s=settings.server_s if settings.leader else 0.0, min_workers=settings.min_workers, respawns=settings.respawns,
             weight=settings.weight, lease_s=settings.lease_s, max_skipped_steps=settings.max_skipped_steps,
-            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, silent_s=settings.stall.silent_s, boundary_s=settings.stall.boundary_s,
+            parallel=settings.parallel_sizes, reconnect_s=settings.stall.reconnect_s, silent_s=settings.stall.silent_s, prepare_s=settings.stall.end_s, boundary_s=settings.stall.boundary_s,
         )  # fmt: skip
         coordinator = Coordinator(declaration, self._budget, self._clock, last, lost)
         self._executor = EffectExecutor(

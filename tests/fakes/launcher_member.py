@@ -6,6 +6,7 @@ from pathlib import Path
 
 from eagle_eye import wire
 from eagle_eye.clock import SystemClock
+from eagle_eye.config import StallConfig
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Event, RankPlacement
 from remediation.launcher.event_log import EventLog
@@ -25,8 +26,8 @@ PID = 1 << 22
 class Member:
     """A launcher with two workers that are no processes, and what it tells the stream and the coordinator."""
 
-    def __init__(self, folder: Path) -> None:
-        settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=folder, run_dir=folder)
+    def __init__(self, folder: Path, stall: StallConfig | None = None) -> None:
+        settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=folder, run_dir=folder, stall=stall or StallConfig())
         self.written: list[bytes] = []
         self.reported: list[tuple[str, Body]] = []
         clock = SystemClock()

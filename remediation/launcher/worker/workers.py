@@ -39,8 +39,6 @@ TEARDOWN_S = 2.0
 RECENT = 16
 FEWEST = 3
 """Steps whose length says something about the next one's."""
-GONE_S = 5.0
-"""How long a process that was killed may take to be gone; the kernel may hold it for longer."""
 LONGEST_SOCKET = 103
 """Bytes of the path of a unix socket."""
 
@@ -249,7 +247,7 @@ class Workers:
             if await self._all_gone(grace_s):
                 return
         self._signal(signal.SIGKILL)
-        if not await self._all_gone(GONE_S):
+        if not await self._all_gone(self._settings.stall.end_s):
             stuck = ", ".join(str(worker.pid) for worker in self._by_pid.values() if worker.status is None)
             raise TimeoutError(f"processes {stuck} do not end though killed: the kernel holds them (a dead disk or GPU?)")
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from eagle_eye.clock import SystemClock
+from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Layout
@@ -227,10 +228,9 @@ def test_a_launcher_votes_once_the_coordinator_knows_what_its_workers_had_died_o
 def test_processes_that_the_kernel_holds_are_looked_for_again_and_the_launcher_joins_once_they_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker in an uninterruptible sleep, on a disk that does not answer: SIGKILL waits with it."""
     monkeypatch.setattr(job_member, "RELEASE_S", 0.01)
-    monkeypatch.setattr("remediation.launcher.worker.workers.GONE_S", 0.01)
 
     async def play() -> None:
-        member, released = Member(tmp_path), asyncio.Event()
+        member, released = Member(tmp_path, StallConfig(end_s=0.01)), asyncio.Event()
         member.known.set()
         member.member.released = released.set
         layout = Layout(job="t/j/r", epoch=2, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, placements=())
