@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def sources() -> list[Path]:
             below[:] = [name for name in below if not name.startswith(".")]
             found += [Path(folder) / name for name in files if name.endswith(".py") and "_pb2" not in name]
     return found
+
+
+def test_whatever_is_in_the_first_room_is_held_to_import_nothing_of_the_commands():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (held,) = [set(contract["source_modules"]) for contract in contracts if contract.get("forbidden_modules") == ["eagle_eye.app"]]
+    there = {f"eagle_eye.{path.stem}" for path in (ROOT / "eagle_eye").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert there - held == {"eagle_eye.app", "eagle_eye.__init__"}
 
 
 DEFINITION = re.compile(r"^( *)(?:async )?def (\w+)", re.MULTILINE)
