@@ -39,7 +39,7 @@ class BrokenHistory(NotShown):
     title = "The history cannot be read"
 
 
-class NotThere(NotShown):
+class NothingFound(NotShown):
     """Nothing of that name is there."""
 
     title = "There is no such thing"

@@ -28,7 +28,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes it had; -1: not told."""
 
 
-class KeptLetter(NamedTuple):
+class StoredDeadLetter(NamedTuple):
     """A dead letter as it lies in the stream."""
 
     time: float
@@ -47,7 +47,7 @@ def dead_letter(message: Message, reason: str) -> tuple[str, bytes]:
     return message.key, msgspec.json.encode(letter)
 
 
-def dead_letters(stream: Stream) -> Iterator[KeptLetter]:
+def dead_letters(stream: Stream) -> Iterator[StoredDeadLetter]:
     """All that are kept, partition by partition, the oldest first. Raises StreamError."""
     decoder = msgspec.json.Decoder(DeadLetter)
     for partition in range(stream.partitions(DEAD_LETTERS)):
@@ -59,6 +59,6 @@ def dead_letters(stream: Stream) -> Iterator[KeptLetter]:
             for message in messages:
                 offset = message.offset + 1
                 try:
-                    yield KeptLetter(message.time, message.key, decoder.decode(message.value))
+                    yield StoredDeadLetter(message.time, message.key, decoder.decode(message.value))
                 except UNREADABLE:
                     continue  # not written by us

@@ -8,10 +8,10 @@ JUMP = 1 << 20
 """Numbers rise one by one. One that is so far beyond the last is not its writer's: it is not remembered, lest what lies between counts as seen."""
 
 
-class Seen:
+class SeenNumbers:
     """The numbers seen so far, as closed intervals: two integers for a writer that misses nothing.
 
-    >>> seen = Seen()
+    >>> seen = SeenNumbers()
     >>> [seen.first_time(number) for number in (1, 2, 5, 2, 4, 5, 3)]
     [True, True, True, False, True, False, True]
     """
@@ -69,7 +69,7 @@ class Writers:
     INCARNATIONS_KEPT = 8
 
     def __init__(self) -> None:
-        self._incarnations: dict[str, Seen] = {}
+        self._incarnations: dict[str, SeenNumbers] = {}
 
     def began_before(self, one: str, other: str) -> bool:
         """Whether one incarnation was seen before the other, by the order of the stream; False if one of them is forgotten."""
@@ -82,5 +82,5 @@ class Writers:
         if seen is None:
             if len(self._incarnations) >= self.INCARNATIONS_KEPT:
                 self._incarnations.pop(next(iter(self._incarnations)))
-            seen = self._incarnations[incarnation] = Seen()
+            seen = self._incarnations[incarnation] = SeenNumbers()
         return seen.first_time(number)

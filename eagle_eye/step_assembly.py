@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .deduplication import Seen
+from .deduplication import SeenNumbers
 from .types import Doubles, Integers, Layout, Step
 
 WAIT_TICKS = 3
@@ -40,7 +40,7 @@ class StepAssembly:
         self._ids: dict[str, int] = {}
         self._names: list[str] = []
         self._pending: dict[tuple[int, int], _Pending] = {}
-        self._done: dict[int, Seen] = {}
+        self._done: dict[int, SeenNumbers] = {}
         self.late = 0
         """Reports of steps that had already gone into a frame."""
 
@@ -113,11 +113,11 @@ class StepAssembly:
             self._names.append(worker)
         return number
 
-    def _done_of(self, epoch: int) -> Seen:
+    def _done_of(self, epoch: int) -> SeenNumbers:
         """What was handed out of an epoch; the oldest epochs are forgotten."""
         done = self._done.get(epoch)
         if done is None:
-            done = self._done[epoch] = Seen()
+            done = self._done[epoch] = SeenNumbers()
             while len(self._done) > EPOCHS_KEPT:
                 del self._done[min(self._done)]
         return done

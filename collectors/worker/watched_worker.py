@@ -7,7 +7,7 @@ from collectors.agent.job_directory import LocalWorker, may_name, trusted
 from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
-from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
+from eagle_eye.training.ring_buffer import LoopState, RingReader, StepRecord
 
 from .memory_limit import UNKNOWN, MemoryLimit, MemoryUse
 from .processor_use import CpuQuota, ProcessorUse, QuotaUse
@@ -52,7 +52,7 @@ class WatchedWorker:
         self._user = user
         self._process_user = None if trusted(user) else user
         self.process = ProcessHandle.open(worker.pid, worker.start_time, self._process_user)
-        self.now: Now | None = None
+        self.now: LoopState | None = None
         self.stat: ProcStat | None = None
         self.reported = -1
         """Number of the last step that was returned."""

@@ -9,7 +9,7 @@ import numpy as np
 from dashboard import formatting
 from dashboard.figures import figure_style
 from dashboard.figures.colours import Palette, clear
-from dashboard.queries.job import Course, TimelineMark
+from dashboard.queries.job import JobTimeline, TimelineMark
 
 HEIGHT = 520
 ROWS = ("Loss", "Step time", "Throughput", "Goodput")
@@ -28,7 +28,7 @@ NAMES = {"incident": ("▼", "incident"), "heal": ("●", "healed"), "epoch": ("
 SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open"}
 
 
-def job_course(course: Course, palette: Palette, zone: tzinfo, *, since: float, until: float) -> Any:
+def job_course(course: JobTimeline, palette: Palette, zone: tzinfo, *, since: float, until: float) -> Any:
     """Figure with one axis of time. `since`, `until`: seconds since 1970."""
     figure = figure_style.blank(palette, HEIGHT, bottom=44 if until - since > DAY_S else 28, **_rows(palette, course), xaxis=_time_axis(until - since), hovermode="x unified", hoversubplots="axis")
     times = figure_style.moments(course.times, zone)
@@ -77,7 +77,7 @@ def _whole_span(ends: Sequence[str]) -> dict[str, Any]:
     return {"type": "scatter", "x": list(ends), "y": [0, 0], "mode": "lines", "line": {"width": 0}, "yaxis": WHOLE, "showlegend": False, "hoverinfo": "skip"}
 
 
-def _rows(palette: Palette, course: Course) -> dict[str, Any]:
+def _rows(palette: Palette, course: JobTimeline) -> dict[str, Any]:
     """Four axes below each other on one axis of time, the lowest carries its labels; a thin one for the marks above, one over all."""
     top, height = 0.94, 0.94 / len(ROWS)
     hidden = {"anchor": "x", "visible": False, "fixedrange": True}
@@ -101,19 +101,19 @@ def _plain(palette: Palette) -> dict[str, Any]:
     return {"showarrow": False, "font": {"size": 13, "color": palette.text}, "bgcolor": palette.background, "borderpad": 0}
 
 
-def _marks_named(course: Course, palette: Palette) -> str:
+def _marks_named(course: JobTimeline, palette: Palette) -> str:
     """What the signs at the top mean."""
     there = {mark.what for mark in course.marks}
     each = (f"<span style='color:{colour_of(what, palette)}'>{sign}</span> {word}" for what, (sign, word) in NAMES.items() if what in there)
     return f"<span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
 
 
-def _norm_named(course: Course, palette: Palette) -> str:
+def _norm_named(course: JobTimeline, palette: Palette) -> str:
     """Which line of the first row is the gradient norm."""
     return f" <span style='color:{palette.muted};font-size:12px'>┄ gradient norm, on the right</span>" if course.grad_norm is not None else ""
 
 
-def _named(course: Course, palette: Palette) -> str:
+def _named(course: JobTimeline, palette: Palette) -> str:
     """Which colour is which phase."""
     each = (f"<span style='color:{_colour(phase, place, palette)}'>■</span> {formatting.spoken(phase)}" for place, phase in enumerate(course.phases))
     return f" <span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
@@ -136,14 +136,14 @@ def _line(times: list[str], values: Any, unit: str, colour: str, *, row: int, fi
     }  # fmt: skip
 
 
-def _norm(times: list[str], course: Course, palette: Palette) -> Iterator[dict[str, Any]]:
+def _norm(times: list[str], course: JobTimeline, palette: Palette) -> Iterator[dict[str, Any]]:
     """Thin, behind the loss."""
     if course.grad_norm is not None:
         line = _line(times, course.grad_norm, "", palette.muted, row=1)
         yield line | {"yaxis": NORM, "name": "Gradient norm", "line": {"color": palette.muted, "width": 1, "dash": "dot"}, "hovertemplate": "Gradient norm <b>%{customdata}</b><extra></extra>"}
 
 
-def _phases(times: list[str], course: Course, palette: Palette) -> Iterator[dict[str, Any]]:
+def _phases(times: list[str], course: JobTimeline, palette: Palette) -> Iterator[dict[str, Any]]:
     """Areas on each other, and the step as a line over them: what is between is what no phase explains."""
     for place, (phase, seconds) in enumerate(course.phases.items()):
         yield {

@@ -38,7 +38,7 @@ BOUND_SUFFIX = "_high"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eye:
+class ViewTime:
     """Who looks, and when."""
 
     zone: tzinfo
@@ -52,7 +52,7 @@ class Eye:
 # --- the first screen ------------------------------------------------------------------------------------------------
 
 
-def head(story: IncidentDetails, eye: Eye) -> Safe:
+def head(story: IncidentDetails, view: ViewTime) -> Safe:
     """State, cause and culprit, and the strongest line of proof."""
     incident = story.incident
     label, tone = summary.state_badge(story)
@@ -60,7 +60,7 @@ def head(story: IncidentDetails, eye: Eye) -> Safe:
         html.badge(label, tone),
         *([tagged("span", joined("by ", html.link(story.superseded_by, "incident", incident=story.superseded_by)), "ee-muted")] if story.superseded_by else []),
         tagged("span", str(incident.severity).upper(), "ee-severity", title=f"the weakest repair that can help: {summary.REPAIRS.get(incident.severity, '')}"),
-        tagged("span", joined("began ", formatting.relative(incident.since, eye.now), ", ", eye.time_text(incident.since), " ", formatting.zone_name(eye.zone, eye.now)), "ee-muted"),
+        tagged("span", joined("began ", formatting.relative(incident.since, view.now), ", ", view.time_text(incident.since), " ", formatting.zone_name(view.zone, view.now)), "ee-muted"),
         tagged("code", incident.id, "ee-id"),
     )
     proof = next((line.text for line in story.evidence if line.supports), "")
@@ -94,7 +94,7 @@ def _lasted(story: IncidentDetails) -> str:
     return "not healed" if story.state == "failed" else "and it goes on"
 
 
-def action_summary(story: IncidentDetails, eye: Eye) -> Safe:
+def action_summary(story: IncidentDetails, view: ViewTime) -> Safe:
     """What is proposed or was done, why, and its terms."""
     shown = summary.action_summary(story)
     line = story.waiting or story.last
@@ -106,7 +106,7 @@ def action_summary(story: IncidentDetails, eye: Eye) -> Safe:
         tagged("div", html.pointed(shown.why), "ee-action-why"),
     ]
     if line is not None and waits:
-        parts.append(_terms(line, eye))
+        parts.append(_terms(line, view))
     beside = tagged("div", _predicted_text(rows[:4]), "ee-action-predicted") if rows and not waits else ""
     return tagged("div", joined(tagged("div", joined(*parts)), beside), f"ee-action ee-{shown.tone}")
 
@@ -115,10 +115,10 @@ def _whose(line: PlanRow) -> str:
     return "the job allowed it itself" if line.plan.own else ""
 
 
-def _terms(line: PlanRow, eye: Eye) -> Safe:
+def _terms(line: PlanRow, view: ViewTime) -> Safe:
     """What a person decides about, exactly."""
     plan = line.plan
-    terms = [("expected", summary.cost(plan)), ("valid", f"until {eye.time_text(plan.expires)}, {formatting.relative(plan.expires, eye.now)}")]
+    terms = [("expected", summary.cost(plan)), ("valid", f"until {view.time_text(plan.expires)}, {formatting.relative(plan.expires, view.now)}")]
     terms += [("job", f"{target.job}, epoch {target.epoch}") for target in plan.targets[:2]]
     cells = [tagged("div", joined(tagged("dt", name), tagged("dd", text))) for name, text in terms if text]
     cells.append(tagged("div", joined(tagged("dt", "digest"), tagged("dd", tagged("code", line.digest)))))
@@ -145,11 +145,11 @@ def _stage(stage: IncidentStage, began: float) -> Safe:
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-def timeline(story: IncidentDetails, eye: Eye) -> Safe:
+def timeline(story: IncidentDetails, view: ViewTime) -> Safe:
     """Everything in the order of time, with its distance from the fault."""
     columns = (Column("After", number=True), Column("Time", wide_only=True), Column("What"), Column("", grows=True))
     began = story.incident.since
-    rows = [(formatting.after(moment.time - began), formatting.clock_time(moment.time, eye.zone, milliseconds=True), tagged("span", moment.what, f"ee-what-{moment.what}"), timeline_text(moment)) for moment in story.timeline]
+    rows = [(formatting.after(moment.time - began), formatting.clock_time(moment.time, view.zone, milliseconds=True), tagged("span", moment.what, f"ee-what-{moment.what}"), timeline_text(moment)) for moment in story.timeline]
     return html.table(columns, rows, caption="timeline of the incident")
 
 
@@ -177,17 +177,17 @@ def _value(value: object) -> str:
     return formatting.listed(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def proofs(lines: Iterable[EvidenceRow], eye: Eye) -> Safe:
+def proofs(lines: Iterable[EvidenceRow], view: ViewTime) -> Safe:
     """Lines of evidence, what they measured beside the threshold."""
     columns = (Column("Evidence", grows=True), Column("Measured", number=True), Column("Threshold", number=True, wide_only=True))
-    rows = [(html.stacked(formatting.capital(line.text), _source(line)) if _source(line) else formatting.capital(line.text), _measured(line.value, line.metric, eye), _measured(line.threshold, line.metric, eye)) for line in lines]
+    rows = [(html.stacked(formatting.capital(line.text), _source(line)) if _source(line) else formatting.capital(line.text), _measured(line.value, line.metric, view), _measured(line.threshold, line.metric, view)) for line in lines]
     return html.table(columns, rows, caption="evidence")
 
 
-def _measured(value: float | None, metric: str, eye: Eye) -> str:
+def _measured(value: float | None, metric: str, view: ViewTime) -> str:
     """The end of a claim is measured as a time (detectors/features/active_claims.py)."""
     if metric == OVER:
-        return formatting.clock_time(value, eye.zone)
+        return formatting.clock_time(value, view.zone)
     return formatting.figure(value, unit_of(metric))
 
 
@@ -213,17 +213,17 @@ def rivals(each: Iterable[Rival]) -> Safe:
     return html.table((Column("It could also be"), Column("What would tell them apart", grows=True)), [(tagged("b", formatting.capital(rival.cause)), formatting.capital(rival.apart)) for rival in each], caption="rival explanations")
 
 
-def similar(lines: Iterable[IncidentRow], eye: Eye) -> Safe:
+def similar(lines: Iterable[IncidentRow], view: ViewTime) -> Safe:
     """Past incidents of the same cause."""
     columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
-    rows = [(html.link(formatting.relative(line.opened, eye.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="unknown"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
+    rows = [(html.link(formatting.relative(line.opened, view.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="unknown"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
     return html.table(columns, rows, caption="similar incidents")
 
 
-def plan(line: PlanRow, eye: Eye, work: str) -> Safe:
+def plan(line: PlanRow, view: ViewTime, work: str) -> Safe:
     """One plan: what came of it, what lost against it, and the verdicts of the guards."""
     lead, tone = summary.OUTCOMES.get(line.state, (line.state, "quiet"))
-    parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(eye.time_text(line.plan.made))), "ee-plan-head")]
+    parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(view.time_text(line.plan.made))), "ee-plan-head")]
     if line.plan.reason:
         parts.append(tagged("div", formatting.capital(line.plan.reason), "ee-second"))
     if rows := list(predicted_actual_rows(line.predicted, line.actual, work)):
@@ -246,10 +246,10 @@ def _guards(line: PlanRow) -> Safe:
     return joined(*lines)
 
 
-def people(story: IncidentDetails, eye: Eye) -> Safe:
+def people(story: IncidentDetails, view: ViewTime) -> Safe:
     """Notes and silences."""
-    lines = [tagged("div", joined(tagged("b", note.person), " ", html.muted(formatting.relative(note.time, eye.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
-    lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {eye.time_text(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
+    lines = [tagged("div", joined(tagged("b", note.person), " ", html.muted(formatting.relative(note.time, view.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
+    lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {view.time_text(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
     return joined(*lines)
 
 

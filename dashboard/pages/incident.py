@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from dashboard import error_boundary, formatting, html, viewer
-from dashboard.errors import NotThere
+from dashboard.errors import NothingFound
 from dashboard.figures.evidence_figure import evidence as figure
 from dashboard.figures.figure_style import SETTINGS
 from dashboard.incident import decision_form, incident_html
-from dashboard.incident.incident_html import Eye
+from dashboard.incident.incident_html import ViewTime
 from dashboard.queries import incident as queries
 from dashboard.queries.incident import IncidentDetails
 from dashboard.queries.job import ASIDE
@@ -34,7 +34,7 @@ def show() -> None:
     known, who = viewer.sources(), viewer.reader()
     try:
         told = queries.story(known, name)
-    except NotThere as error:
+    except NothingFound as error:
         st.html(html.empty("There is no such incident", html.joined(formatting.capital(str(error)), " Look for it in ", html.link("the list", "incidents"), ".")))
         return
     if not who.person.sees(told.incident.job):
@@ -49,11 +49,11 @@ def show() -> None:
 def _first_screen(known: Sources, who: Viewer, name: str) -> None:
     import streamlit as st
 
-    told, eye = queries.story(known, name), Eye(zone=who.zone, now=known.now())
-    st.html(incident_html.head(told, eye))
+    told, view = queries.story(known, name), ViewTime(zone=who.zone, now=known.now())
+    st.html(incident_html.head(told, view))
     st.html(incident_html.facts(told))
     with st.container(key="ee-decision"):
-        st.html(incident_html.action_summary(told, eye))
+        st.html(incident_html.action_summary(told, view))
         decision_form.offer(known, who, told)
     st.html(incident_html.track(told))
 
@@ -61,13 +61,13 @@ def _first_screen(known: Sources, who: Viewer, name: str) -> None:
 def _below(known: Sources, who: Viewer, name: str) -> None:
     import streamlit as st
 
-    told, eye = queries.story(known, name), Eye(zone=who.zone, now=known.now())
+    told, view = queries.story(known, name), ViewTime(zone=who.zone, now=known.now())
     left, right = st.columns([1.55, 1], gap="large")
     with left:
         error_boundary.shown(lambda: _evidence(known, who, told))
-        error_boundary.shown(lambda: _told(told, eye))
+        error_boundary.shown(lambda: _told(told, view))
     with right:
-        _beside(told, eye, who)
+        _beside(told, view, who)
 
 
 def _evidence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
@@ -76,7 +76,7 @@ def _evidence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     st.html(html.section("Evidence", f"{formatting.count(len(story.evidence), 'line')} of {formatting.count(len(story.incident.parts), 'finding')}"))
     error_boundary.shown(lambda: _plots(known, who, story))
     if story.evidence:
-        st.html(incident_html.proofs(story.evidence, Eye(zone=who.zone, now=known.now())))
+        st.html(incident_html.proofs(story.evidence, ViewTime(zone=who.zone, now=known.now())))
     if story.log_lines:
         st.html(html.section("Last words of the process"))
         st.html(incident_html.logs(story.log_lines))
@@ -101,14 +101,14 @@ def _plots(known: Sources, who: Viewer, story: IncidentDetails) -> None:
         st.html(html.tagged("p", "A line breaks where no step was done, or no number was written.", "ee-second"))
 
 
-def _told(story: IncidentDetails, eye: Eye) -> None:
+def _told(story: IncidentDetails, view: ViewTime) -> None:
     import streamlit as st
 
-    st.html(html.section("What happened", f"seconds after the fault began; times in {formatting.zone_name(eye.zone, eye.now)}"))
-    st.html(incident_html.timeline(story, eye))
+    st.html(html.section("What happened", f"seconds after the fault began; times in {formatting.zone_name(view.zone, view.now)}"))
+    st.html(incident_html.timeline(story, view))
 
 
-def _beside(story: IncidentDetails, eye: Eye, who: Viewer) -> None:
+def _beside(story: IncidentDetails, view: ViewTime, who: Viewer) -> None:
     import streamlit as st
 
     if story.rivals:
@@ -117,13 +117,13 @@ def _beside(story: IncidentDetails, eye: Eye, who: Viewer) -> None:
     repairs = [line for line in story.plans if line.plan.action not in ASIDE]
     if repairs:
         st.html(html.section("Plans", "what was said, and what came of it"))
-        st.html(html.joined(*(incident_html.plan(line, eye, story.work) for line in repairs)))
+        st.html(html.joined(*(incident_html.plan(line, view, story.work) for line in repairs)))
     if story.notes or story.silences:
         st.html(html.section("People"))
-        st.html(incident_html.people(story, eye))
+        st.html(incident_html.people(story, view))
     st.html(html.section("Similar incidents", "of the same cause"))
     similar = [line for line in story.similar if who.person.sees(line.job)]
     if similar:
-        st.html(incident_html.similar(similar, eye))
+        st.html(incident_html.similar(similar, view))
     else:
         st.html(html.tagged("p", f"It is the first {story.incident.cause} that the ledger knows of.", "ee-second"))

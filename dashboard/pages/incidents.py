@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dashboard import error_boundary, formatting, html, viewer
 from dashboard.html import Column, Safe
 from dashboard.incident import summary
-from dashboard.incident.incident_html import Eye
+from dashboard.incident.incident_html import ViewTime
 from dashboard.queries import incidents as queries
 from dashboard.queries.incidents import IncidentRow
 from dashboard.sources import Sources
@@ -57,20 +57,20 @@ def _list(known: Sources, who: Viewer) -> None:
     if job:
         st.html(html.tagged("p", html.joined("Of ", job, ". ", html.link("Of all jobs", "incidents")), "ee-second"))
     if found:
-        st.html(table(found, Eye(zone=who.zone, now=known.now())))
+        st.html(table(found, ViewTime(zone=who.zone, now=known.now())))
     elif only_open:
         st.html(html.empty("Nothing is broken", html.joined("No incident is open. ", html.link("Past ones", "incidents"))))
     else:
         st.html(html.empty("No incident so far", "Detectors write here what they find. To see one, break something on purpose:", command="eagle-eye drill --help"))
 
 
-def table(lines: Sequence[IncidentRow], eye: Eye) -> Safe:
+def table(lines: Sequence[IncidentRow], view: ViewTime) -> Safe:
     """What waits for approval first, then what is not over; each newest first."""
     ordered = sorted(lines, key=lambda line: (not line.waiting_plan, line.over, -line.opened))
-    return html.table(COLUMNS, [_row(line, eye) for line in ordered], caption="incidents")
+    return html.table(COLUMNS, [_row(line, view) for line in ordered], caption="incidents")
 
 
-def _row(line: IncidentRow, eye: Eye) -> tuple[object, ...]:
+def _row(line: IncidentRow, view: ViewTime) -> tuple[object, ...]:
     word, tone = summary.WAITS if line.waiting_plan else summary.STATES.get(line.state, (line.state, "quiet"))
     if line.superseded_by and not line.waiting_plan:
         word, tone = summary.SUPERSEDED
@@ -81,5 +81,5 @@ def _row(line: IncidentRow, eye: Eye) -> tuple[object, ...]:
     lasted = formatting.duration(seconds_between(line.since, line.changed)) if line.over else formatting.NOTHING
     return (
         html.badge(word, tone), html.stacked(html.link(f"{formatting.capital(line.cause)}: {culprits}", "incident", incident=line.id), proposed),
-        html.link(line.job, "job", job=line.job), html.stacked(formatting.relative(line.since, eye.now), eye.time_text(line.since)), lasted, formatting.gpu_hours(line.bill_gpu_hours),
+        html.link(line.job, "job", job=line.job), html.stacked(formatting.relative(line.since, view.now), view.time_text(line.since)), lasted, formatting.gpu_hours(line.bill_gpu_hours),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dashboard.errors import NotThere
+from dashboard.errors import NothingFound
 from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecord
 from eagle_eye.types import Evidence, Finding, Incident, IncidentNote, Kind, Outcome, Plan, Progress, Rival, Silence
@@ -112,7 +112,7 @@ class IncidentDetails:
 
 
 def story(sources: Sources, name: str) -> IncidentDetails:
-    """`name`: an id, or the beginning of one that is like no other. Raises NotThere."""
+    """`name`: an id, or the beginning of one that is like no other. Raises NothingFound."""
     return sources.remembered(("story", name), lambda: _story(sources, name))
 
 
@@ -150,8 +150,8 @@ def _found(ledger: Ledger, name: str) -> IncidentRecord:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise NotThere(f"{len(matching)} incidents begin with {name!r}: use the whole id")
-    raise NotThere(f"the ledger has no incident {name!r}. It may be older than the ledger keeps, or the link is of another deployment.")
+        raise NothingFound(f"{len(matching)} incidents begin with {name!r}: use the whole id")
+    raise NothingFound(f"the ledger has no incident {name!r}. It may be older than the ledger keeps, or the link is of another deployment.")
 
 
 def _nodes(ledger: Ledger, incident: Incident) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dashboard import formatting
-from dashboard.errors import NotThere
+from dashboard.errors import NothingFound
 from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
 
@@ -47,7 +47,7 @@ class TimelineMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class JobTimeline:
     """A job's numbers over time. Arrays of one length; where a line should break there is a row of NaN."""
 
     times: Doubles
@@ -94,8 +94,8 @@ class WorkerHeat:
     """Workers that the job has, shown or not."""
 
 
-def course(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> Course:
-    """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NotThere: no such job."""
+def course(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> JobTimeline:
+    """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NothingFound: no such job."""
     return sources.remembered(("course", job, since, until, points), lambda: _course(sources, job, since, until, points), seconds=SPAN_S)
 
 
@@ -113,7 +113,7 @@ FROM committed GROUP BY bucket ORDER BY bucket
 """
 
 
-def _course(sources: Sources, job: str, since: float, until: float, points: int) -> Course:
+def _course(sources: Sources, job: str, since: float, until: float, points: int) -> JobTimeline:
     averages = steps.averages(sources)
     every = (until - since) / points
     question = _COURSE.format(phases="".join(f", avg({name}) AS {name}" for name in averages))
@@ -130,7 +130,7 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
     at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
     stood = pauses(sources, job, np.asarray(found["time"], float))
     spent = {name.removesuffix("_s"): columns[name] for name in averages if name != steps.GRAD_NORM and np.nanmax(columns[name], initial=0.0) > 0}
-    course = Course(
+    course = JobTimeline(
         times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent,
         goodput=_without(goodput[at], columns["time"], stood), pauses=stood, epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),
         grad_norm=columns.get(steps.GRAD_NORM),
@@ -138,22 +138,22 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
     return course if printed is None else _completed(course, printed)
 
 
-def _of_printed(printed: PrintedCourse | None, marks: tuple[TimelineMark, ...]) -> Course:
+def _of_printed(printed: PrintedCourse | None, marks: tuple[TimelineMark, ...]) -> JobTimeline:
     """Of a job that has told no step: what its workers print. Goodput is of steps, and not known."""
     if printed is None:
         empty = np.empty(0)
-        return Course(times=empty, loss=empty, step_s=empty, tokens_per_s=empty, phases={}, goodput=empty, epochs=empty, steps=empty, marks=marks)
+        return JobTimeline(times=empty, loss=empty, step_s=empty, tokens_per_s=empty, phases={}, goodput=empty, epochs=empty, steps=empty, marks=marks)
     columns = {"time": printed.times, "loss": printed.loss, "grad_norm": printed.grad_norm, "step_s": printed.step_s, "tokens_per_s": printed.tokens_per_s, "step": printed.steps}
     columns = with_gaps(columns)
     unknown = np.full(len(columns["time"]), np.nan)
-    return Course(
+    return JobTimeline(
         times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases={}, goodput=unknown, epochs=unknown,
         steps=columns["step"], marks=marks, grad_norm=columns["grad_norm"] if np.isfinite(columns["grad_norm"]).any() else None,
         printed=tuple(name for name in PRINTED if np.isfinite(columns[name]).any()),
     )  # fmt: skip
 
 
-def _completed(course: Course, printed: PrintedCourse) -> Course:
+def _completed(course: JobTimeline, printed: PrintedCourse) -> JobTimeline:
     """What the script logs stays; what it does not log is as its workers print it."""
     fields: dict[str, Doubles] = {}
     for name in PRINTED:
@@ -197,7 +197,7 @@ def _changes(epochs: Any) -> list[int]:
 def _check_known(sources: Sources, job: str) -> None:
     ledger = sources.ledger
     if job not in ledger.jobs() and not ledger.incidents(job=job, limit=1):
-        raise NotThere(f"no job {job!r}, and no step of it in this time. Choose one of the cluster's, or a longer time.")
+        raise NothingFound(f"no job {job!r}, and no step of it in this time. Choose one of the cluster's, or a longer time.")
 
 
 def _marks(sources: Sources, job: str, since: float, until: float) -> tuple[TimelineMark, ...]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from eagle_eye import wire
-from eagle_eye.deduplication import Seen
+from eagle_eye.deduplication import SeenNumbers
 from eagle_eye.errors import HistoryError, WireError
 from eagle_eye.record_writer import read_record
 from eagle_eye.stream import Message
@@ -92,13 +92,13 @@ class _Sender:
         self.readings: tuple[_Part, ...] = ()
         self.steps: tuple[_Part, ...] = ()
         self._incarnation = ""
-        self._seen = Seen()
-        self._writers: OrderedDict[str, Seen] = OrderedDict()
+        self._seen = SeenNumbers()
+        self._writers: OrderedDict[str, SeenNumbers] = OrderedDict()
 
     def first_time(self, incarnation: str, number: int) -> bool:
         """At least once becomes once."""
         if incarnation != self._incarnation:
-            self._seen = self._writers.setdefault(incarnation, Seen())
+            self._seen = self._writers.setdefault(incarnation, SeenNumbers())
             self._incarnation = incarnation
             if len(self._writers) > INCARNATIONS_KEPT:
                 self._writers.popitem(last=False)

@@ -7,7 +7,7 @@
         monitor.log(loss=loss, tokens=batch.numel())
 
 It writes into a ring in shared memory (ring_buffer.py) and nowhere else. It never raises into the loop, never blocks
-it and never waits for a device; a fault of its own is counted (`Now.faults`) and swallowed. Without a launcher
+it and never waits for a device; a fault of its own is counted (`LoopState.faults`) and swallowed. Without a launcher
 it writes nothing.
 """
 

@@ -80,7 +80,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class LoopState:
     """What the loop does at this moment. Times are wall seconds; NaN if it did not happen yet."""
 
     step: int
@@ -271,7 +271,7 @@ class RingReader:
         """The writer's process is the one that lives under its pid (a pid alone is reused)."""
         return self._header.start_time > 0 and start_time_of(self._header.pid) == self._header.start_time
 
-    def now(self) -> Now:
+    def now(self) -> LoopState:
         """The words of the moment, read again while the writer is changing them.
 
         A loop that never stops marking would never let two reads agree: after a few the last one counts,
@@ -284,7 +284,7 @@ class RingReader:
                 break
             words = again
         marks, step, began, marked, phase, running, done, faults, *_ = _NOW.unpack(words)
-        return Now(
+        return LoopState(
             step=step,
             step_began=self._wall(began),
             last_mark=self._wall(marked),

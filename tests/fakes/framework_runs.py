@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_eye.training.messages import PHASES
-from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
+from eagle_eye.training.ring_buffer import LoopState, RingReader, StepRecord
 
 DEADLINE_S = 290.0
 UNWATCHED = "unwatched"
@@ -44,7 +44,7 @@ class FrameworkRun:
 
     folder: Path
     steps: list[StepRecord] = field(default_factory=list)
-    now: Now | None = None
+    now: LoopState | None = None
 
     @property
     def said(self) -> Any:

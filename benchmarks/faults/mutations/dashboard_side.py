@@ -19,7 +19,7 @@ from dashboard.figures.job_timeline import job_course
 from dashboard.figures.prediction_figure import prediction_figure
 from dashboard.figures.worker_map import worker_map
 from dashboard.incident import incident_html
-from dashboard.incident.incident_html import Eye
+from dashboard.incident.incident_html import ViewTime
 from dashboard.pages import actions as actions_page
 from dashboard.pages import cluster as cluster_page
 from dashboard.pages import eagle_eye as server_page
@@ -136,26 +136,26 @@ class ReadingSide:
     # --- what is drawn -------------------------------------------------------------------------------------------
 
     def _draw_incident(self, name: str) -> None:
-        sources, eye = self._sources, Eye(zone=UTC, now=self._clock.now())
+        sources, view = self._sources, ViewTime(zone=UTC, now=self._clock.now())
         try:
             story = incident.story(sources, name)
         except NotShown:
             return
         for draw in (incident_html.head, incident_html.action_summary, incident_html.timeline, incident_html.people):
-            draw(story, eye)
+            draw(story, view)
         incident_html.facts(story)
         incident_html.track(story)
-        incident_html.proofs(story.evidence, eye)
+        incident_html.proofs(story.evidence, view)
         incident_html.rivals(story.rivals)
         for plan in story.plans:
-            incident_html.plan(plan, eye, story.work)
+            incident_html.plan(plan, view, story.work)
         for plot in incident.plots(sources, story):
             evidence(plot, self._viewer.palette, UTC)
 
     def _draw_all(self) -> None:
         sources, viewer, now = self._sources, self._viewer, self._clock.now()
         since = now - 600.0
-        self._drawn(lambda: incidents_page.table(incidents.listed(sources), Eye(zone=UTC, now=now)))
+        self._drawn(lambda: incidents_page.table(incidents.listed(sources), ViewTime(zone=UTC, now=now)))
         self._drawn(lambda: self._cluster(since, now))
         self._drawn(lambda: self._job(since, now))
         self._drawn(lambda: self._server(now))

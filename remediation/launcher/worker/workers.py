@@ -15,7 +15,7 @@ import msgspec
 
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
-from eagle_eye.training.ring_buffer import Now, RingReader, ScriptEnd
+from eagle_eye.training.ring_buffer import LoopState, RingReader, ScriptEnd
 from eagle_eye.types import Layout, RankPlacement, digest_of
 from remediation.launcher.coordinator.failure_signature import ended_by_itself
 from remediation.launcher.launcher_settings import LauncherSettings
@@ -412,7 +412,7 @@ class Workers:
         """That any worker of this node has begun; -1 if none is known."""
         return max((now.step for now in self._now()), default=-1)
 
-    def now(self, worker: Worker) -> Now | None:
+    def now(self, worker: Worker) -> LoopState | None:
         """What a worker does at this moment, None if it does not tell."""
         with contextlib.suppress(RingError):
             reader = self.reader(worker)
@@ -428,7 +428,7 @@ class Workers:
             return statistics.median(lengths) if len(lengths) >= FEWEST else None
         return None
 
-    def _now(self) -> Iterator[Now]:
+    def _now(self) -> Iterator[LoopState]:
         for worker in self.all:
             reader = self.reader(worker)
             if reader is not None:

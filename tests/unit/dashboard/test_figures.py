@@ -16,7 +16,7 @@ from dashboard.figures.prediction_figure import PredictionPair, prediction_figur
 from dashboard.figures.worker_map import beside_peers, slowest, worker_map
 from dashboard.pages.cluster import usual
 from dashboard.queries.cluster import Heat, HeatMetric
-from dashboard.queries.job import Course, TimelineMark, WorkerHeat
+from dashboard.queries.job import JobTimeline, TimelineMark, WorkerHeat
 
 
 def heat(nodes: int, slots: int = 8) -> Heat:
@@ -26,10 +26,10 @@ def heat(nodes: int, slots: int = 8) -> Heat:
     return Heat(metric="power_watts", unit="W", nodes=names, slots=[str(slot) for slot in range(slots)], values=values, entities=[[f"GPU-{name}-{slot}" for slot in range(slots)] for name in names])
 
 
-def course(marks: tuple[TimelineMark, ...] = ()) -> Course:
+def course(marks: tuple[TimelineMark, ...] = ()) -> JobTimeline:
     times = np.array([100.0, 101.0, np.nan, 110.0])
     numbers = np.array([2.0, 1.9, np.nan, 1.5])
-    return Course(times=times, loss=numbers, step_s=numbers, tokens_per_s=numbers * 1000, phases={"forward": numbers / 3, "communication": numbers / 2}, goodput=np.array([0.9, 0.9, 0.5, 0.6]), epochs=numbers, steps=numbers, marks=marks)
+    return JobTimeline(times=times, loss=numbers, step_s=numbers, tokens_per_s=numbers * 1000, phases={"forward": numbers / 3, "communication": numbers / 2}, goodput=np.array([0.9, 0.9, 0.5, 0.6]), epochs=numbers, steps=numbers, marks=marks)
 
 
 def said_of(figure) -> list[str]:

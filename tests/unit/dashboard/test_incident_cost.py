@@ -8,7 +8,7 @@ import pytest
 
 from dashboard.figures.colours import LIGHT
 from dashboard.incident import incident_html, summary
-from dashboard.incident.incident_html import Eye
+from dashboard.incident.incident_html import ViewTime
 from dashboard.incident.stages import stages
 from dashboard.pages import incidents as page
 from dashboard.pages.actions import bills, table
@@ -24,7 +24,7 @@ from fakes.sample_values import JOB, a_finding, a_layout, a_plan, a_step, an_inc
 
 NOW = 1000.0
 NODE = (Culprit(entity=Entity(kind=Kind.NODE, name="node-c"), confidence=0.9),)
-EYE = Eye(zone=UTC, now=NOW)
+VIEW = ViewTime(zone=UTC, now=NOW)
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_what_came_back_as_another_incident_calls_nobody_any_more(sources: Sourc
     told = incident.story(sources, "first")
     assert summary.state_badge(told) == summary.SUPERSEDED
     assert summary.action_summary(told).tone == "quiet"
-    assert 'by <a class="ee-link" href="incident?incident=third"' in incident_html.head(told, EYE)
-    text = page.table(tuple(lines.values()), EYE)
+    assert 'by <a class="ee-link" href="incident?incident=third"' in incident_html.head(told, VIEW)
+    text = page.table(tuple(lines.values()), VIEW)
     assert "needs an operator" not in text
     assert 'superseded by <a class="ee-link" href="incident?incident=third"' in text
 
@@ -133,7 +133,7 @@ def test_a_throughput_says_of_what(sources: Sources, ledger: Ledger) -> None:
     assert "9.5\u202fk\u202ftokens/s" in text
     assert "expected 9.77\u202fk\u202ftokens/s" in text
     told = incident.story(sources, "one")
-    assert "9.5\u202fk\u202ftokens/s" in incident_html.plan(told.plans[0], EYE, told.work)
+    assert "9.5\u202fk\u202ftokens/s" in incident_html.plan(told.plans[0], VIEW, told.work)
 
 
 def test_a_job_whose_size_changes_counts_steps(sources: Sources, ledger: Ledger) -> None:

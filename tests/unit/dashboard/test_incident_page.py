@@ -16,7 +16,7 @@ from dashboard.errors import NothingToDecide
 from dashboard.figures.colours import LIGHT
 from dashboard.figures.evidence_figure import evidence
 from dashboard.incident import decision_form, incident_html, summary
-from dashboard.incident.incident_html import Eye
+from dashboard.incident.incident_html import ViewTime
 from dashboard.incident.stages import stages
 from dashboard.queries.evidence import OTHERS, Plot
 from dashboard.queries.incident import EvidenceRow, IncidentDetails, story
@@ -80,10 +80,10 @@ def test_the_examples_in_the_texts_are_true():
 
 def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):
     waits(kept)
-    found, eye = told(known), Eye(zone=UTC, now=200.0)
+    found, view = told(known), ViewTime(zone=UTC, now=200.0)
     assert summary.state_badge(found) == ("Waits for your decision", "alarm")
     assert summary.title(found.incident) == "Worker killed: worker 0 on node-a"
-    text = incident_html.action_summary(found, eye)
+    text = incident_html.action_summary(found, view)
     assert "Evict node-a" in text
     assert PLAN.digest in text
     assert "costs 2.000\u202fGPU-hours, saves 10\u202fGPU-hours" in text
@@ -101,7 +101,7 @@ def test_what_was_done_is_shown_with_what_came_of_it(kept, known):
     done(kept)
     found = told(known)
     assert summary.action_summary(found).lead == "Done"
-    text = incident_html.action_summary(found, Eye(zone=UTC, now=200.0))
+    text = incident_html.action_summary(found, ViewTime(zone=UTC, now=200.0))
     assert DETAIL in text
     assert "4.5\u202fs" in text
     assert [stage.state for stage in stages(found)] == ["reached"] * 5
@@ -120,25 +120,25 @@ def test_an_action_that_did_not_help_needs_a_person(kept, known):
 def test_a_repair_that_came_back_as_another_incident_leads_there(kept, known):
     done(kept)
     kept.save_outcome(Outcome(plan=PLAN.id, incident=PLAN.incident, action=PLAN.action, state="failed", time=120.0, detail="it came back as incident 3336dcb6e25e4ee8; <b>"))
-    for text in (incident_html.action_summary(told(known), Eye(zone=UTC, now=200.0)), incident_html.track(told(known))):
+    for text in (incident_html.action_summary(told(known), ViewTime(zone=UTC, now=200.0)), incident_html.track(told(known))):
         assert 'href="incident?incident=3336dcb6e25e4ee8"' in text
         assert "<b>" not in text
 
 
 def test_when_a_claim_ended_is_a_time_of_the_readers():
     over = EvidenceRow(text="over: it reports again", finding="node.lost", entity="node node-a", time=0.0, metric="over", value=3661.0, threshold=None)
-    assert "01:01:01" in incident_html.proofs([over], Eye(zone=UTC, now=200.0))
+    assert "01:01:01" in incident_html.proofs([over], ViewTime(zone=UTC, now=200.0))
 
 
 def test_without_a_plan_the_page_says_that_there_is_none(known):
     assert summary.action_summary(told(known)).what == "No repair was planned"
-    assert "Eagle Eye still looks" in incident_html.action_summary(told(known), Eye(zone=UTC, now=200.0))
+    assert "Eagle Eye still looks" in incident_html.action_summary(told(known), ViewTime(zone=UTC, now=200.0))
 
 
 def test_nothing_that_came_over_a_wire_becomes_markup(kept, known):
     kept.save_note(IncidentNote(incident="incident-1", person="<i>eve</i>", time=150.0, text="<script>alert(1)</script>"))
-    found, eye = told(known), Eye(zone=UTC, now=200.0)
-    text = "".join([incident_html.head(found, eye), incident_html.timeline(found, eye), incident_html.logs(found.log_lines), incident_html.people(found, eye), incident_html.proofs(found.evidence, eye)])
+    found, view = told(known), ViewTime(zone=UTC, now=200.0)
+    text = "".join([incident_html.head(found, view), incident_html.timeline(found, view), incident_html.logs(found.log_lines), incident_html.people(found, view), incident_html.proofs(found.evidence, view)])
     assert "&lt;b&gt;boom" in text
     assert "<b>boom" not in text
     assert "<script>" not in text

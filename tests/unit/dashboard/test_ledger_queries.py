@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dashboard.errors import NewerLedger, NothingToDecide, NotThere, OlderLedger
+from dashboard.errors import NewerLedger, NothingFound, NothingToDecide, OlderLedger
 from dashboard.queries import actions, incident, incidents
 from dashboard.sources import RECORDED, VARIABLE, Recorded, Sources
 from eagle_eye.clock import FakeClock
@@ -170,10 +170,10 @@ def test_the_beginning_of_an_id_will_do_and_what_is_not_there_is_said(sources: S
     opened(ledger, "abc1")
     opened(ledger, "abc2")
     assert incident.story(sources, "abc1").incident.id == incident.story(sources, "abc1"[:4]).incident.id == "abc1"
-    with pytest.raises(NotThere, match="2 incidents begin with 'abc'"):
+    with pytest.raises(NothingFound, match="2 incidents begin with 'abc'"):
         incident.story(sources, "abc")
     for nothing in ("zzz", "", "'; DROP TABLE incidents; --"):
-        with pytest.raises(NotThere, match="the ledger has no incident"):
+        with pytest.raises(NothingFound, match="the ledger has no incident"):
             incident.story(sources, nothing)
 
 

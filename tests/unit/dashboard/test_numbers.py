@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboard.errors import NoHistory, NoLedger, NotThere
+from dashboard.errors import NoHistory, NoLedger, NothingFound
 from dashboard.queries import cluster, evidence, incident, job
 from dashboard.sources import Sources
 from eagle_eye.clock import FakeClock
@@ -246,7 +246,7 @@ def test_a_job_that_did_nothing_in_this_time_has_an_empty_course_and_one_that_no
     recorded.run(30).write()
     ledger.save_job(JOB, a_layout(), "127.0.0.1:1", "none", 0)
     assert job.course(watch(5000), JOB, since=T0 + 4000, until=T0 + 5000).empty
-    with pytest.raises(NotThere, match="no job 'team/nothing/run'"):
+    with pytest.raises(NothingFound, match="no job 'team/nothing/run'"):
         job.course(watch(30), "team/nothing/run", since=T0, until=T0 + 30)
 
 

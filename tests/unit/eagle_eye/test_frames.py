@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eagle_eye import frame_columns, frames, wire
-from eagle_eye.deduplication import KEPT_GAPS, Seen, Writers
+from eagle_eye.deduplication import KEPT_GAPS, SeenNumbers, Writers
 from eagle_eye.frames import Frame, FrameBuilder
 from eagle_eye.step_assembly import WAIT_TICKS
 from eagle_eye.types import (
@@ -422,14 +422,14 @@ def test_the_same_records_give_the_same_frames() -> None:
 
 def test_numbers_in_any_order_are_seen_once() -> None:
     numbers = np.random.default_rng(1).integers(0, 300, 2000).tolist()
-    seen_numbers, reference = Seen(), set()
+    seen_numbers, reference = SeenNumbers(), set()
     for number in numbers:
         assert seen_numbers.first_time(number) == (number not in reference)
         reference.add(number)
 
 
 def test_gaps_and_boots_are_bounded() -> None:
-    seen_numbers, writers = Seen(), Writers()
+    seen_numbers, writers = SeenNumbers(), Writers()
     for number in range(0, 10 * KEPT_GAPS, 2):
         assert seen_numbers.first_time(number)
     assert 1 in seen_numbers  # in a gap so old that it counts as seen
