@@ -190,6 +190,7 @@ class TrainingCollector:
             activity=activity.kind.value if activity else "",
             doing=activity.doing if activity else "",
             place=activity.place if activity else "",
+            gpu="1" if activity and activity.uses_gpu else "",
             **_collective(activity),
         )
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from eagle_eye.config import StallConfig
 from eagle_eye.error_statuses import ErrorStatus
-from eagle_eye.event_attributes import float_attribute, integer_attribute
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Delay
 from eagle_eye.types import Claim, Event, Evidence, Kind
 
 from .features.active_claims import ActiveClaims, ends_epoch
+from .features.collective_ranks import waits_in_vain
 from .features.exit_status import status_of_exception, status_of_exit
 
 EPOCHS_KEPT = 2
@@ -134,7 +135,7 @@ class EarlyEnds:
         waits = [event for event in left if event is not None]
         if record.broke <= now or not record.ended or not waits or len(waits) < len(left):
             return
-        if any(float_attribute(event, "age_s") + now - event.time < self.stall.standing_s for event in waits):
+        if not all(waits_in_vain(event, now, self.stall) for event in waits):
             return
         for end in record.ended.values():
             if all(integer_attribute(event, "step") <= integer_attribute(end, "step") + 1 or integer_attribute(end, "step") < 0 for event in waits):

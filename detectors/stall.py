@@ -23,7 +23,7 @@ from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch
-from .features.collective_ranks import collectives_of, gpu_idles, left_behind, not_entered, use_gpu, went_on
+from .features.collective_ranks import CollectiveWaits, collectives_of, gpu_idles, left_behind, not_entered, use_gpu
 from .features.ended_stalls import EndedHangs, EndedStops
 from .features.step_time import iteration_time
 from .features.worker_positions import (
@@ -92,6 +92,7 @@ class Stall:
     """When a worker was last found to be the culprit: what the job did around then is no pause to learn from."""
     _exchanged: float = field(default=-np.inf, init=False, repr=False)
     """When somebody was last seen in a collective that went on."""
+    _waits: CollectiveWaits = field(default_factory=CollectiveWaits, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
     _rounds: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
     _behind: WaitingRounds = field(default_factory=WaitingRounds, init=False, repr=False)
@@ -141,11 +142,10 @@ class Stall:
             self._dead = True  # the others stall because of it; the death itself is the finding of another detector
 
     def _take_stall(self, event: Event) -> None:
-        worker = event.entity.name
-        if went_on(self._reports.get(worker), event):
+        if self._waits.observe(event):
             self._exchanged = event.time
-        self._reports[worker] = event
-        self._table.stall(worker)
+        self._reports[event.entity.name] = event
+        self._table.stall(event.entity.name)
 
     def _is_late(self, event: Event) -> bool:
         return 0 <= integer_attribute(event, "epoch") < self._epoch
@@ -182,6 +182,7 @@ class Stall:
         self._iterations.clear()
         self._stepped = self._dead = False
         self._exchanged = -np.inf
+        self._waits = CollectiveWaits()
 
     def _look(self, frame: Frame) -> None:
         for step in frame.steps:
@@ -204,6 +205,7 @@ class Stall:
 
     def _end_pause(self, worker: str, time: float) -> None:
         """It goes on by itself: how long it stood teaches patience with that line, unless somebody was accused meanwhile."""
+        self._waits.forget(worker)
         report = self._reports.pop(worker, None)
         if report is None or report.attributes.get("activity") != ActivityKind.STANDING.value:
             return
@@ -321,7 +323,7 @@ class Stall:
             self._exchanged = frame.time
         shown = accused if accused.any() else ~at.finished
         apart = (accused & at.waiting).any() and self._rounds.confirmed(at, accused, frame.time, tick=frame.tick)
-        gpus = use_gpu(at.workers, frame)
+        gpus = use_gpu(at.workers, self._reports, frame)
         return all(self._over(at, index, frame.time, apart=bool(apart), gpu=bool(gpus[index])) for index in np.flatnonzero(shown).tolist())
 
     def _exchange(self, at: WorkerPositions) -> bool:
@@ -329,26 +331,19 @@ class Stall:
         return bool((at.shows(ActivityKind.EXCHANGES) & ~at.finished).any())
 
     def _over(self, at: WorkerPositions, index: int, now: float, *, apart: bool, gpu: bool) -> bool:
-        """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever."""
+        """`apart`: the others wait elsewhere, for sure. Then a worker that waits for them in another place will do so for ever.
+        `gpu`: what it exchanges is seen by its flight recorder alone; where that tells nothing it is waited for as for one that works."""
         age = float(np.nan_to_num(at.table[index, AGE]))
         if at.waiting[index] and not at.shows(ActivityKind.AWAITS_GPU)[index]:  # the GPU may compute
-            if self._exchange(at):
+            if self._exchange(at) or age >= self.stall.patience_s:
                 return age >= self.stall.patience_s
             pausing = at.table[index, PHASE] in PAUSES  # an evaluation or a save of some ranks has collectives of its own, and they may be slow
-            return (apart and not pausing) or self._stands(at.workers[index], min(age, now - self._exchanged), now, gpu=gpu)
+            stood_s = min(age, now - self._exchanged, self._waits.seconds(at.workers[index], now) if gpu else np.inf)
+            return (apart and not pausing) or stood_s >= max(self.stall.standing_s, self._several_iterations())
         if at.shows(ActivityKind.STANDING)[index]:
             learned = self._stood.patience(at.places.get(at.workers[index], ""))
             return age >= max(self.stall.standing_s, self._several_iterations(), min(learned, self.stall.patience_s))
         return age >= self.stall.patience_s
-
-    def _stands(self, worker: str, stood_s: float, now: float, *, gpu: bool) -> bool:
-        """Whether a worker that waits for its peers has done so for too long. With a GPU its flight recorder alone shows that it goes on: it has to
-        have been seen in one collective for as long, and where nothing is recorded it is waited for as for one that works."""
-        report = self._reports.get(worker)
-        if not gpu or report is None:
-            return stood_s >= max(self.stall.standing_s, self._several_iterations())
-        limit = max(self.stall.standing_s, self._several_iterations()) if worker in collectives_of({worker: report}) else self.stall.patience_s
-        return min(stood_s, now - report.time) >= limit
 
     def _accuse(self, at: WorkerPositions, frame: Frame, culprits: Truths, score: float) -> Iterator[Claim]:
         yield from self._standing(frame, at, culprits, 0.9)

@@ -86,7 +86,7 @@ STATUSES = (
         DetectionMethod.EXCEPTION,
         Severity.SEV2,
         r"no space left on device|disk quota exceeded|read-only file system|stale (nfs )?file handle|input/output error|file too large"
-        r"|remote i/o error|structure needs cleaning|no medium found|\[errno (28|122|30|116|5|27|121|117|74|123)\]"
+        r"|structure needs cleaning|no medium found|\[errno (28|122|30|116|5|27|121|117|74|123)\]"
         # with a file, which ends Python's words of it; without one these are a socket's (storage_failure.STORAGE_ERRNOS_OF_A_PATH)
         r"|\[errno (67|100|101|103|104|107|108|110|111|112|113|127)\] [^:'\"\n]+: b?['\"](?![\w+.-]+://)"
         r"|pytorchstreamwriter failed writing|inline_container\.cc.{1,20}unexpected pos",  # torch.save without room

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.activity.last_collective import LastCollective
-from eagle_eye.event_attributes import integer_attribute
+from eagle_eye.config import StallConfig
+from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.types import Event, Evidence, Kind
 
@@ -51,16 +52,48 @@ def left_behind(workers: Iterable[str], last: Mapping[str, LastCollective]) -> s
     return late[0] if alone and all(each.pending and each.number == newest for each in others) else ""
 
 
-def went_on(before: Event | None, now: Event) -> bool:
-    """Whether a worker has come to another collective between two of its `stall` events: it exchanges, however little of that is seen."""
-    first, last = (_of_event(event) if event is not None else None for event in (before, now))
-    return first is not None and last is not None and first != last
+class CollectiveWaits:
+    """Since when each worker has been seen in the collective in which it waits. Where its recorder does not answer for once, what it said holds."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[LastCollective, float]] = {}
+
+    def observe(self, event: Event) -> bool:
+        """Take a `stall` event; whether the worker has come to another collective since the last one: it exchanges, however little of that is seen."""
+        found, before = _of_event(event), self._since.get(event.entity.name)
+        if found is None or (before is not None and before[0] == found):
+            return False
+        self._since[event.entity.name] = found, event.time
+        return before is not None
+
+    def forget(self, worker: str) -> None:
+        """It has moved."""
+        self._since.pop(worker, None)
+
+    def seconds(self, worker: str, now: float) -> float:
+        """How long it has waited in one; 0 where it is in none, as far as is known."""
+        found = self._since.get(worker)
+        return now - found[1] if found is not None and found[0].pending else 0.0
 
 
-def use_gpu(workers: Iterable[str], frame: Frame) -> NDArray[np.bool_]:
+def use_gpu(workers: Iterable[str], reports: Mapping[str, Event], frame: Frame) -> NDArray[np.bool_]:
     """Who has a GPU: over NVLink or RDMA it exchanges without a byte that the kernel counts."""
-    gpus = {place.worker: place.gpu for place in (frame.layout.placements if frame.layout is not None else ())}
-    return np.array([bool(gpus.get(worker)) for worker in workers], dtype=bool)
+    gpus = {place.worker for place in (frame.layout.placements if frame.layout is not None else ()) if place.gpu}
+    return np.array([worker in gpus or (worker in reports and uses_gpu(reports[worker])) for worker in workers], dtype=bool)
+
+
+def uses_gpu(event: Event) -> bool:
+    """Whether its agent saw a worker that stalls have a GPU open."""
+    return event.attributes.get("gpu") == "1"
+
+
+def waits_in_vain(event: Event, now: float, stall: StallConfig) -> bool:
+    """Whether a worker that waits for its peers, as its newest `stall` event says, has done so for too long."""
+    age_s = float_attribute(event, "age_s") + now - event.time
+    if age_s >= stall.patience_s or not uses_gpu(event):
+        return age_s >= stall.standing_s
+    found = _of_event(event)
+    return found is not None and found.pending and now - event.time >= stall.standing_s
 
 
 def gpu_idles(worker: str, frame: Frame) -> bool:

@@ -69,6 +69,8 @@ class Activity(NamedTuple):
     """Monotonic time of the first of the looks, by the clock of whoever asks."""
     collective: LastCollective | None = None
     """Where its torch records them."""
+    uses_gpu: bool = False
+    """It has a GPU open: what it exchanges with its peers may be carried by it."""
 
 
 class ProcessLook(NamedTuple):

@@ -38,6 +38,9 @@ SAME_S = 0.5
 ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 """Of the interval timers, in the order of `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`."""
 
+GPU_DEVICES = ("/dev/nvidia", "/dev/kfd")
+"""Of NVIDIA's driver and AMD's: who computes on a GPU has one open."""
+
 Look = Callable[[int, Clock], ProcessLook | None]
 """Process → what is to be seen of it now, None if it is gone."""
 CollectiveOf = Callable[[str], LastCollective | None]
@@ -109,7 +112,7 @@ def inspect(
         timers.observe(seen)
         if seen.state == "T":
             break
-    return judge(looks, patience_s, timers.in_vain)
+    return judge(looks, patience_s, timers.in_vain)._replace(uses_gpu=looks[-1].uses_gpu)
 
 
 @dataclass(slots=True)
@@ -232,7 +235,7 @@ def _uses_gpu(pid: int) -> bool:
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(entry.path).startswith("/dev/nvidia"):  # noqa: PTH115 - one entry of many
+                if os.readlink(entry.path).startswith(GPU_DEVICES):  # noqa: PTH115 - one entry of many
                     return True
     return False
 

@@ -20,10 +20,11 @@ LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/pytho
 PEERS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py", "torch/distributed/rendezvous.py")
 """Files whose functions wait for the other ranks, whatever they call."""
 PICKLES = ("_object_to_tensor", "_tensor_to_object")
-"""Functions in them that work alone: an object of gigabytes becomes bytes, or bytes an object, before or behind the exchange."""
+"""Functions in them that work alone while they hold the interpreter: an object of gigabytes becomes bytes, or bytes an object. The second one waits
+for its peers first, in a copy from the GPU."""
 PEERS_INNERMOST = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 """Files that wait for them in native code; further out on the stack they only surround the user's model."""
-WORK_INNERMOST = ("/torch/distributed/checkpoint/", "/torch/distributed/tensor/")
+WORK_INNERMOST = ("/torch/distributed/checkpoint/", "tensor/_dispatch.py")
 """Of these, those that work alone: they read and write files, and compute a DTensor's own part. Their exchanges go through `PEERS`."""
 PEER_LIBRARIES = ("libtorch", "libc10", "libgloo", "libnccl", "libmpi", "libucc", "libucp")
 """Native code that waits for other ranks, such as `Work.wait()` of an asynchronous collective. What torch computes itself shows in the processor time."""
@@ -76,9 +77,9 @@ class ThreadStack(NamedTuple):
     @property
     def awaits_peers(self) -> bool:
         """It is in a function that ends when the other ranks have come."""
-        exchange = [frame.function for frame in self.frames if frame.file.endswith(PEERS)]
+        exchange = next((frame.function for frame in self.frames if frame.file.endswith(PEERS)), "")
         if exchange:
-            return not any(function in PICKLES for function in exchange)
+            return not (exchange in PICKLES and self.holds_interpreter)
         inner = self.frames[0] if self.frames else None
         return inner is not None and (inner.function == BACKWARD or _waits_innermost(f"/{inner.file}"))
 

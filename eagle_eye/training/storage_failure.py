@@ -86,11 +86,11 @@ def _errno_of(error: BaseException) -> int | None:
 
 
 def _errno_in_words(error: BaseException) -> int | None:
-    """Libraries in C++ and Rust keep of the errno only its words; those of EBADMSG are anybody's."""
+    """Libraries in C++ and Rust keep of the errno only its words; those of EBADMSG are anybody's, those of EREMOTEIO also the network's (libfabric)."""
     if isinstance(error, OSError) and error.errno:
         return None
     told = _words(error).lower()
-    return next((number for number in STORAGE_ERRNOS - {errno.EBADMSG} if os.strerror(number).lower() in told), None)
+    return next((number for number in STORAGE_ERRNOS - {errno.EBADMSG, errno.EREMOTEIO} if os.strerror(number).lower() in told), None)
 
 
 def _errno_of_torch(error: BaseException) -> int | None:

@@ -61,8 +61,6 @@ SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
 """Fields of a worker's message that become attributes of checkpoint.saved and checkpoint.failed."""
 
-"""Brings a report (death, finished, ...) to the present coordinator."""
-
 
 def refuse_other_job(command: Command, job: str) -> None:
     """Raises AccessDenied for a command that names another job than ours."""

@@ -35,8 +35,8 @@ from .worker_registry import JoinRequest
 
 log = logging.getLogger(__name__)
 
-COMMAND_S = 8.0
-"""How long a launcher may take over a command; ending workers that the kernel holds takes longest."""
+COMMAND_S = 3.0
+"""How long a launcher may take over a command, beside the time in which its killed workers may end (`stall.end_s`)."""
 RECALL_S, RECALL_LONGEST_S = 0.5, 30.0
 """Pause before a launcher that was left out is asked to join again; doubled each time up to the longest."""
 START_AGAIN_S = 0.5
@@ -65,6 +65,7 @@ class EffectExecutor:
         self._roll_back = roll_back
         self._clock = clock
         self._stall = stall
+        self._command_s = COMMAND_S + stall.end_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._store: asyncio.Task[StoreAddress] | None = None
@@ -327,7 +328,7 @@ class EffectExecutor:
         if self._leader is None:
             return
         try:
-            await self._leader.request("layout", self._words(layout, budget_left), COMMAND_S)
+            await self._leader.request("layout", self._words(layout, budget_left), self._command_s)
         except EagleEyeError as error:  # reported again when the session is back
             log.info("the server does not know of epoch %d yet: %s", layout.epoch, error)
 
@@ -383,7 +384,7 @@ class EffectExecutor:
         command = Command(action=action, job=job, epoch=epoch, arguments=arguments)
         if node == self.coordinator.declaration.node:
             return await self._own(msgspec.structs.replace(command, arguments=msgspec.to_builtins(arguments)))
-        return await self._server.command(Peer(role="launcher", node=node, job=job), command, COMMAND_S)
+        return await self._server.command(Peer(role="launcher", node=node, job=job), command, self._command_s)
 
     async def quietly(self, node: str, action: str, arguments: Body) -> None:
         """The same, and no matter if it cannot."""

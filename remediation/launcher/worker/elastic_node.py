@@ -38,6 +38,7 @@ FORWARDED_REPORTS = frozenset({"broken", "joined", "resumed", "saving"})
 """Messages of workers that are handed to the coordinator as they are."""
 
 ReportToCoordinator = Callable[[str, Body], None]
+"""Brings a report (death, finished, ...) to the present coordinator."""
 
 
 class ElasticNode:

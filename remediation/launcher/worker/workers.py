@@ -24,6 +24,7 @@ from remediation.launcher.training_command import TrainingCommand
 from .death_watch import DeathWatch, process_stat
 from .memory_cgroup import LOOK_S, OomKill, OomWatch
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
+from .worker_exit import code_of
 from .worker_process import Worker
 from .zygote_client import ZygoteLink, kill_group
 
@@ -317,7 +318,7 @@ class Workers:
         worker.end = status if status is not None else worker.status
         if not worker.elastic:
             self._note_script_end(worker)
-        code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
+        code = code_of(worker.end)
         if worker.ordered or (worker.doubtful and not self._after_death and (code is None or code >= 0)):
             self._overtaken(worker)
         elif code is not None and code > 0 and not worker.exception:
@@ -377,7 +378,7 @@ class Workers:
     def _overtaken(self, worker: Worker) -> None:
         """The order to end it came before its death was told: only what it had failed of is."""
         worker.overtaken = True
-        code = os.waitstatus_to_exitcode(worker.end) if worker.end is not None else None
+        code = code_of(worker.end)
         if worker.exception or (ended_by_itself(code) and not worker.expected):  # the order is a SIGKILL
             self._on_end(worker, worker.end)
 

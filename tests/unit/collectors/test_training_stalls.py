@@ -242,12 +242,12 @@ def test_what_a_suspected_worker_does_is_told_and_again_once_it_does_something_e
     run_steps(collector, clock, trainer)
     processes.sights[trainer.pid] = lambda number: look(VALIDATE, io_bytes=number << 20)
     first = events_of(watch(collector, clock, 2.0), "stall")[-1]
-    assert (first.attributes["activity"], first.attributes["place"]) == ("working", "train.py:212 validate")
+    assert (first.attributes["activity"], first.attributes["place"], first.attributes["gpu"]) == ("working", "train.py:212 validate", "")
     assert "works in train.py:212 validate" in first.message
     assert events_of(watch(collector, clock, 20.0)) == [], "the same is told once"
-    processes.sights[trainer.pid] = lambda _: look(TRAIN)
+    processes.sights[trainer.pid] = lambda _: look(TRAIN, uses_gpu=True)
     (second,) = events_of(watch(collector, clock, 12.0), "stall")
-    assert second.attributes["activity"] == "hung"
+    assert (second.attributes["activity"], second.attributes["gpu"]) == ("hung", "1")
     assert float(second.attributes["age_s"]) > 20
 
 

@@ -30,8 +30,8 @@ def begun(time: float, epoch: int = 2, **more: object) -> Event:
     return event("epoch.started", job(), time, epoch=epoch, reason="death", **more)
 
 
-def waits(who: Entity, time: float, activity: str = "awaits peers", age_s: float = 1.2) -> Event:
-    return event("stall", who, time, step=12, step_marks=2, marks=40, phase="communication", age_s=age_s, state="S", epoch=1, activity=activity)
+def waits(who: Entity, time: float, activity: str = "awaits peers", age_s: float = 1.2, **more: object) -> Event:
+    return event("stall", who, time, step=12, step_marks=2, marks=40, phase="communication", age_s=age_s, state="S", epoch=1, activity=activity, **more)
 
 
 def tick(time: float) -> Frame:
@@ -126,6 +126,13 @@ def test_fault_a_worker_for_which_all_others_wait_is_named_once_they_have_waited
 def test_twin_the_others_wait_for_one_that_is_still_there(activity: str) -> None:
     events = cut_frame(12.0, ended(B, 10.0), waits(A, 11.9), waits(C, 11.9), waits(D, 11.9, activity), layout=LAYOUT)
     assert told(events, *(tick(12.0 + second) for second in range(100))) == []
+
+
+@pytest.mark.parametrize(("recorded", "named"), [({"collective": "all_reduce", "collective_number": 7, "collective_pending": 1}, True), ({}, False)])
+def test_fault_and_twin_what_gpus_exchange_is_seen_by_their_flight_recorders_alone(recorded: dict[str, object], named: bool) -> None:
+    events = cut_frame(12.0, ended(B, 10.0), *(waits(who, 11.9, gpu=1, **recorded) for who in (A, C, D)), layout=LAYOUT)
+    assert bool(told(events, tick(42.0), tick(43.0))) is named
+    assert told(events, tick(620.0)), "the patience is over"
 
 
 def test_twin_who_moves_again_waited_for_nobody() -> None:

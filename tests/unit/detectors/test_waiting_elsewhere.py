@@ -168,26 +168,36 @@ def test_fault_and_twin_a_collective_that_went_on_is_waited_for_anew() -> None:
     assert ("job.stalled", job().name, True) in told[3]
 
 
-@pytest.mark.parametrize(("gpus", "numbers", "stalled"), [
-    (True, (7, 7), True), (True, (7, 8), False), (True, (), False), (False, (), True),
+def gathered(number: int, seconds: float, *, pending: bool = True, gpu: str = "") -> list[Event]:
+    """All wait in one line; number: of the collective in which they are, 0 where nothing is recorded."""
+    more = {"collective": "all_gather", "collective_group": "0 default_pg", "collective_number": str(number), "collective_pending": str(int(pending))} if number else {}
+    events = marked(*["awaits peers"] * 4, age_s=100.0 + seconds, places=SAME)
+    return [msgspec.structs.replace(each, time=NOW + seconds, attributes=each.attributes | more | {"gpu": gpu}) for each in events]
+
+
+@pytest.mark.parametrize(("in_layout", "gpu"), [(True, ""), (False, "1")])
+@pytest.mark.parametrize(("then", "pending", "stalled"), [
+    ((), True, True), ((0, 7), True, True), ((8,), True, False), ((), False, False),
 ])  # fmt: skip
-def test_fault_and_twins_what_a_gpu_exchanges_is_seen_by_its_flight_recorder_alone(gpus: bool, numbers: tuple[int, ...], stalled: bool) -> None:
-    """A model's state is gathered over NVLink and RDMA, in one line of the script: hundreds of collectives, and not a byte that the kernel counts."""
-    detector, layout = Stall(), layout_of(2, 2, gpus=gpus)
-
-    def told(number: int, seconds: float = 0.0) -> list[Event]:
-        more = {"collective": "all_gather", "collective_group": "0 default_pg", "collective_number": str(number), "collective_pending": "1"} if numbers else {}
-        events = marked(*["awaits peers"] * 4, age_s=100.0 + seconds, places=SAME)
-        return [msgspec.structs.replace(each, time=NOW + seconds, attributes=each.attributes | more) for each in events]
-
-    claims = list(detector.update(cut_frame(NOW, *told(numbers[0] if numbers else 0), layout=layout)))
-    assert (("job.stalled", job().name, True) in kinds(claims)) is not gpus, "where the kernel counts what is exchanged, one look is enough"
-    for each in numbers[1:]:
-        claims += detector.update(cut_frame(NOW + 20.0, *(told(each, 20.0) if each != numbers[0] else ()), layout=layout))
+def test_fault_and_twins_what_a_gpu_exchanges_is_seen_by_its_flight_recorder_alone(in_layout: bool, gpu: str, then: tuple[int, ...], pending: bool, stalled: bool) -> None:
+    """A model's state is gathered over NVLink and RDMA, in one line of the script: hundreds of collectives, and not a byte that the kernel counts. A
+    recorder that does not answer for once hides no hang, and one whose collectives are all over proves none."""
+    detector, layout = Stall(), layout_of(2, 2, gpus=in_layout)
+    claims = list(detector.update(cut_frame(NOW, *gathered(7, 0.0, pending=pending, gpu=gpu), layout=layout)))
+    for at, number in enumerate(then):
+        claims += detector.update(cut_frame(NOW + 20.0 + at, *gathered(number, 20.0 + at, pending=pending, gpu=gpu), layout=layout))
+    assert ("job.stalled", job().name, True) not in kinds(claims), "one look is not enough, however long the last mark is ago"
     claims += detector.update(cut_frame(NOW + 31.0, layout=layout))
     assert (("job.stalled", job().name, True) in kinds(claims)) is stalled
-    claims += detector.update(cut_frame(NOW + 700.0, layout=layout))
+    claims += detector.update(cut_frame(NOW + 501.0, layout=layout))
     assert ("job.stalled", job().name, True) in kinds(claims), "the patience is over"
+
+
+def test_fault_and_twin_where_nothing_is_recorded_a_gpus_workers_are_waited_for_longer() -> None:
+    for gpu, stalled in (("1", False), ("", True)):
+        claims = kinds(list(Stall().update(cut_frame(NOW, *gathered(0, 0.0, gpu=gpu), layout=LAYOUT))))
+        assert (("job.stalled", job().name, True) in claims) is stalled
+    assert ("job.stalled", job().name, True) in kinds(list(Stall().update(cut_frame(NOW, *gathered(0, 501.0, gpu="1"), layout=LAYOUT))))
 
 
 def test_the_collective_that_the_others_have_entered_is_told() -> None:

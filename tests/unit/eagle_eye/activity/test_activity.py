@@ -225,16 +225,27 @@ FSYNC = StackFrame(f"{TORCH}/distributed/checkpoint/filesystem.py", 472, "_write
 PICKLE = StackFrame(f"{TORCH}/distributed/distributed_c10d.py", 3402, "_object_to_tensor")
 BROADCAST = StackFrame(f"{TORCH}/distributed/distributed_c10d.py", 3800, "broadcast_object_list")
 DTENSOR = StackFrame(f"{TORCH}/distributed/tensor/_dispatch.py", 180, "dispatch")
+OLD_DTENSOR = StackFrame(f"{TORCH}/distributed/_tensor/_dispatch.py", 180, "dispatch")
+UNPICKLE = StackFrame(f"{TORCH}/distributed/distributed_c10d.py", 3424, "_tensor_to_object")
 RENDEZVOUS = StackFrame(f"{TORCH}/distributed/rendezvous.py", 180, "_file_rendezvous_handler")
 
 
 @pytest.mark.parametrize(("frames", "wait", "kind"), [
     ((FSYNC, TRAIN), STORAGE, ActivityKind.WORKING), ((FSYNC, BROADCAST, TRAIN), STORAGE, ActivityKind.WORKING), ((PICKLE, BROADCAST, TRAIN), STORAGE, ActivityKind.WORKING),
-    ((PICKLE, BROADCAST, TRAIN), RUNS, ActivityKind.SPINNING), ((DTENSOR, TRAIN), RUNS, ActivityKind.SPINNING),
+    ((PICKLE, BROADCAST, TRAIN), RUNS, ActivityKind.SPINNING), ((DTENSOR, TRAIN), RUNS, ActivityKind.SPINNING), ((OLD_DTENSOR, TRAIN), RUNS, ActivityKind.SPINNING),
 ])  # fmt: skip
 def test_twin_who_works_alone_within_torch_distributed_awaits_nobody(frames: tuple[StackFrame, ...], wait: ThreadWait, kind: ActivityKind) -> None:
     """A sharded checkpoint on its way to the disk, an object of gigabytes that is pickled, a DTensor's own part of a computation."""
-    assert verdict(look(*frames, wait=wait, state="R"), look(*frames, wait=wait, state="R", time=1.2, cpu_s=0.0 if wait is STORAGE else 1.2)) is kind
+    first = look(*frames, wait=wait, state="R", holds_interpreter=wait is RUNS)
+    assert verdict(first, first._replace(time=1.2, counters=first.counters._replace(cpu_s=0.0 if wait is STORAGE else 1.2))) is kind
+
+
+def test_fault_twin_who_waits_for_the_bytes_of_an_object_awaits_its_peers() -> None:
+    """`.cpu()`, where NCCL's hosts wait for a broadcast: without the interpreter's lock."""
+    waits = look(UNPICKLE, BROADCAST, TRAIN, wait=ThreadWait(WaitKind.LOCK, caller="libcuda.so.580.65.06"), uses_gpu=True)
+    assert verdict(waits, waits) is ActivityKind.AWAITS_PEERS
+    within = look(ALL_REDUCE, TRAIN, PICKLE, BROADCAST, TRAIN, holds_interpreter=True)
+    assert verdict(within, within) is ActivityKind.AWAITS_PEERS, "a collective of the object's own"
 
 
 def test_who_reads_a_file_now_and_then_in_a_rendezvous_awaits_its_peers() -> None:
