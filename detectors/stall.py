@@ -335,8 +335,10 @@ class Stall:
         `gpu`: what it exchanges is seen by its flight recorder alone; where that tells nothing it is waited for as for one that works."""
         age = float(np.nan_to_num(at.table[index, AGE]))
         if at.waiting[index] and not at.shows(ActivityKind.AWAITS_GPU)[index]:  # the GPU may compute
-            if self._exchange(at) or age >= self.stall.patience_s:
-                return age >= self.stall.patience_s
+            if age >= self.stall.patience_s:
+                return True
+            if self._exchange(at):
+                return False
             pausing = at.table[index, PHASE] in PAUSES  # an evaluation or a save of some ranks has collectives of its own, and they may be slow
             stood_s = min(age, now - self._exchanged, self._waits.seconds(at.workers[index], now) if gpu else np.inf)
             return (apart and not pausing) or stood_s >= max(self.stall.standing_s, self._several_iterations())

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eagle_eye.activity.last_collective import LastCollective
 from eagle_eye.config import StallConfig
 from eagle_eye.event_attributes import float_attribute, integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.types import Event, Evidence, Kind
+
+from .worker_positions import Truths
 
 IDLE_PERCENT = 5.0
 """A GPU that waits within a collective counts as busy; one that is used for less computes nothing."""
@@ -76,9 +77,9 @@ class CollectiveWaits:
         return now - found[1] if found is not None and found[0].pending else 0.0
 
 
-def use_gpu(workers: Iterable[str], reports: Mapping[str, Event], frame: Frame) -> NDArray[np.bool_]:
+def use_gpu(workers: Iterable[str], reports: Mapping[str, Event], frame: Frame) -> Truths:
     """Who has a GPU: over NVLink or RDMA it exchanges without a byte that the kernel counts."""
-    gpus = {place.worker for place in (frame.layout.placements if frame.layout is not None else ()) if place.gpu}
+    gpus = _gpus(frame)
     return np.array([worker in gpus or (worker in reports and uses_gpu(reports[worker])) for worker in workers], dtype=bool)
 
 
@@ -98,7 +99,11 @@ def waits_in_vain(event: Event, now: float, stall: StallConfig) -> bool:
 
 def gpu_idles(worker: str, frame: Frame) -> bool:
     """Whether the GPU of a worker is known to compute nothing now."""
-    places = frame.layout.placements if frame.layout is not None else ()
-    gpu = next((place.gpu for place in places if place.worker == worker), "")
+    gpu = _gpus(frame).get(worker, "")
     names, used = frame.entities.get(Kind.GPU, ()), frame.metrics.get(Kind.GPU, {}).get("utilisation_percent")
     return gpu in names and used is not None and bool(np.asarray(used)[names.index(gpu)] < IDLE_PERCENT)
+
+
+def _gpus(frame: Frame) -> dict[str, str]:
+    """Worker → its GPU, of those that have one by the layout."""
+    return {place.worker: place.gpu for place in (frame.layout.placements if frame.layout is not None else ()) if place.gpu}

@@ -37,7 +37,6 @@ SAME_S = 0.5
 """Two ends of a timer that are so close together are one: each look takes its time."""
 ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 """Of the interval timers, in the order of `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`."""
-
 GPU_DEVICES = ("/dev/nvidia", "/dev/kfd")
 """Of NVIDIA's driver and AMD's: who computes on a GPU has one open."""
 

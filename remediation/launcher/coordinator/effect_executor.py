@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 COMMAND_S = 3.0
 """How long a launcher may take over a command, beside the time in which its killed workers may end (`stall.end_s`)."""
+LAYOUT_S = 8.0
+"""How long the leader may take to answer to a layout."""
 RECALL_S, RECALL_LONGEST_S = 0.5, 30.0
 """Pause before a launcher that was left out is asked to join again; doubled each time up to the longest."""
 START_AGAIN_S = 0.5
@@ -328,7 +330,7 @@ class EffectExecutor:
         if self._leader is None:
             return
         try:
-            await self._leader.request("layout", self._words(layout, budget_left), self._command_s)
+            await self._leader.request("layout", self._words(layout, budget_left), LAYOUT_S)
         except EagleEyeError as error:  # reported again when the session is back
             log.info("the server does not know of epoch %d yet: %s", layout.epoch, error)
 
