@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from . import atomic_file, messages, state_tree
-from .save_retry import SaveRetry
+from .save_retry import WAIT_S, SaveRetry, Unwritten
 from .storage_failure import StorageFailure
 
 VERSION = 1
@@ -84,11 +84,20 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
 
     One rank calls this. Returns the manifest's path; or None if storage refused it, whatever its error: older checkpoints are
     untouched then, the launcher is told (event `checkpoint.failed`), and the same bytes are tried again in the background, after
-    1, 2, 4, … 60 s, until they are written or the next `save` begins. A process that ends waits ten seconds more for them.
+    1, 2, 4, … 60 s, until they are written or the next `save` begins. Where such an attempt hangs, since the storage does not answer,
+    this one is left out after WAIT_S, told in the same way. A process that ends waits ten seconds more for them.
     Raises TypeError for what cannot be stored without pickle, and whatever else is wrong with the state.
     """
-    with _retry.turn():
-        return _retry.save(_prepared(state, step, directory))
+    with _retry.turn(WAIT_S) as free:
+        if free:
+            return _retry.save(_prepared(state, step, directory))
+    leave_out(step, directory)
+    return None
+
+
+def leave_out(step: int, directory: str | os.PathLike[str] | None = None) -> None:
+    """Tell the launcher that the checkpoint of `step` is not saved, since an earlier one is still being written."""
+    _retry.leave_out(directory_of(directory).absolute(), step)
 
 
 def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path:
@@ -133,10 +142,10 @@ def _write(prepared: PreparedCheckpoint) -> Path:
     return path
 
 
-def _report_failure(prepared: PreparedCheckpoint, failure: StorageFailure, attempt: int, retry_s: float) -> None:
+def _report_failure(unwritten: Unwritten, failure: StorageFailure, attempt: int, retry_s: float) -> None:
     _tell_launcher(
-        "checkpoint_failed", step=prepared.step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes,
-        needed_bytes=prepared.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=prepared.epoch,
+        "checkpoint_failed", step=unwritten.step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes,
+        needed_bytes=unwritten.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
     )  # fmt: skip
 
 

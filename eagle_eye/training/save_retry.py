@@ -7,15 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from .storage_failure import StorageFailure, size_text, storage_failure
+from .storage_failure import UNKNOWN, StorageFailure, size_text, storage_failure
 
 FIRST_S, LONGEST_S = 1.0, 60.0
 """Seconds until the first attempt after a failure; they double up to the longest."""
 END_S = 10.0
 """A process that ends waits so long for a checkpoint that is still not written."""
+WAIT_S = 5.0
+"""Training waits so long for an earlier checkpoint that is still being written; then it goes on without the new one."""
 TELL_S = 10.0
 """A failure that goes on is told no more often."""
 _log = logging.getLogger("eagle_eye.checkpoint")
@@ -32,6 +35,15 @@ class Unwritten(Protocol):
     def needed_bytes(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """A checkpoint of which nothing was copied."""
+
+    home: Path
+    step: int
+    needed_bytes: int = UNKNOWN
+
+
 Checkpoint = TypeVar("Checkpoint", bound=Unwritten)
 
 
@@ -39,7 +51,7 @@ class SaveRetry(Generic[Checkpoint]):
     """Of one process. `write` raises OSError; `report` brings a failure to the launcher: attempt, seconds until the next one."""
 
     def __init__(
-        self, write: Callable[[Checkpoint], Path], report: Callable[[Checkpoint, StorageFailure, int, float], None], *,
+        self, write: Callable[[Checkpoint], Path], report: Callable[[Unwritten, StorageFailure, int, float], None], *,
         first_s: float = FIRST_S, end_s: float = END_S, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._write, self._report = write, report
@@ -62,15 +74,27 @@ class SaveRetry(Generic[Checkpoint]):
         """The next attempt is not to wait."""
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, wait_s: float = -1) -> Iterator[bool]:
         """For one save: no other one writes meanwhile, and what was to be tried again gives way to the newer one.
 
-        It gives way before that is copied, so that a save never needs more memory than it would without a failure before it.
+        It gives way before that is copied, so that a save never needs more memory than it would without a failure before it. False: an
+        attempt before it, on storage that does not answer, has not ended after `wait_s` (below 0: it is waited for), and nothing may be written.
         """
-        with self._turn:
+        if not self._turn.acquire(timeout=wait_s):
+            yield False
+            return
+        try:
             self._pending = None
             self._turn.notify_all()
-            yield
+            yield True
+        finally:
+            self._turn.release()
+
+    def leave_out(self, home: Path, step: int) -> None:
+        """Tell that this checkpoint is not written, since an earlier one is still being written. Asks the storage nothing."""
+        reason = "it does not answer, and an earlier checkpoint is still being written there"
+        _log.error("no checkpoint of step %d in %s: %s; training goes on, and the next one that is due is saved once it answers", step, home, reason)
+        self._report(_LeftOut(home, step), StorageFailure(os.fspath(home), "", reason, UNKNOWN), 0, 0.0)
 
     def save(self, checkpoint: Checkpoint) -> Path | None:
         """Within `turn`: write it, or None and try again in the background."""

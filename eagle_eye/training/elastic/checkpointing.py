@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from eagle_eye.training import checkpoint
-from eagle_eye.training.save_retry import room_text
+from eagle_eye.training.save_retry import WAIT_S, room_text
 from eagle_eye.training.storage_failure import size_text, storage_failure
 
 from .train_state.train_state import TrainState
@@ -44,30 +44,35 @@ class Checkpointing:
             raise ValueError(f"save_every={every}: give a number of steps, or 0 for none")
         self._every, self._directory = every, directory
         self._writing: threading.Thread | None = None
+        self._late = False
+        """The writer was waited for in vain: nobody waits for it again."""
 
     def load(self, train_state: TrainState) -> None:
         """The newest whole checkpoint, if there is one."""
         load_newest(train_state, [checkpoint.directory_of(self._directory)], at_most=resume_step())
 
     def after_step(self, train_state: TrainState, rank: int) -> None:
-        """Called after each committed step: rank 0 saves, in a thread, if it is time."""
+        """Called after each committed step: rank 0 saves, in a thread, if it is time and the storage has taken the checkpoint before."""
         if rank == 0 and self._every and train_state.step % self._every == 0:
-            self._join_writer()
+            if self._is_writing(0.0 if self._late else WAIT_S):
+                self._late = True
+                checkpoint.leave_out(train_state.step, self._directory)
+                return
             copied, step = _copied(train_state.state()), train_state.step
             self._writing = threading.Thread(target=checkpoint.save, args=(copied, step, self._directory), name="eagle-eye-checkpoint")
             self._writing.start()
 
     def save_last(self, train_state: TrainState, rank: int, report: ReportFailure) -> None:
         """Called after the last step: rank 0 saves, and waits for it."""
-        self._join_writer()
         if rank == 0 and self._every:
             self.save_now(train_state, report)
 
     def save_now(self, train_state: TrainState, report: ReportFailure) -> Path:
         """Save and return the path of the manifest; blocks until it is written. Calls `report` every RETRY_S, also from a thread."""
-        self._join_writer()
-        why = ""
+        why = "an earlier checkpoint is still being written" if self._is_writing(0.0) else ""
         with _every(RETRY_S, lambda: report(why, "")):
+            self._is_writing(None)
+            why = ""
             while True:
                 try:
                     path = checkpoint.save_or_raise(train_state.state(), train_state.step, self._directory)
@@ -91,10 +96,14 @@ class Checkpointing:
             f"there. If the job is ended before, the state is lost: {newest}"
         )
 
-    def _join_writer(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.join()
+    def _is_writing(self, wait_s: float | None) -> bool:
+        """Whether a checkpoint is still being written after so many seconds (None: however long it takes)."""
+        if self._writing is not None:
+            self._writing.join(wait_s)
+            if self._writing.is_alive():
+                return True
+        self._writing, self._late = None, False
+        return False
 
 
 def load_newest(train_state: TrainState, folders: Sequence[Path], at_most: int = -1) -> TransferResult | None:

@@ -35,7 +35,7 @@ def test_twin_a_lock_that_another_thread_may_release_is_none(other: ThreadWait) 
 
 SAVE = StackFrame("/home/ada/save.py", 3, "write")
 JOIN = StackFrame("/usr/lib/python3.11/threading.py", 1116, "join")
-OUR_SAVE = StackFrame("/site-packages/eagle_eye/training/elastic/checkpointing.py", 110, "_join_writer")
+OUR_SAVE = StackFrame("/site-packages/eagle_eye/training/elastic/checkpointing.py", 116, "_is_writing")
 
 
 def saves(*frames: StackFrame, name: str = "saver", wait: ThreadWait = STORAGE, holds_interpreter: bool = False) -> ProcessLook:

@@ -133,3 +133,26 @@ def test_twin_a_save_that_is_slow_is_not_tried_twice() -> None:
     saving.join(PATIENCE_S)
     retry.finish()
     assert (disk.tried, disk.told) == ([10], [])
+
+
+def test_training_does_not_wait_for_an_attempt_on_storage_that_does_not_answer() -> None:
+    disk = Disk(refusals=1)
+    hangs, answers = threading.Event(), threading.Event()
+
+    def write(checkpoint: Unsaved) -> Path:
+        if disk.tried:
+            hangs.set()
+            answers.wait(PATIENCE_S)
+        return disk.write(checkpoint)
+
+    retry = SaveRetry(write, disk.report, first_s=0.001)
+    assert save(retry, 10) is None
+    assert hangs.wait(PATIENCE_S)
+    with retry.turn(0.001) as free:
+        assert not free
+    retry.leave_out(HOME, 20)
+    assert disk.told[1:] == [(20, "", 0)]
+    answers.set()
+    with retry.turn(PATIENCE_S) as free:
+        assert free, "it answers again"
+        assert retry.save(Unsaved(30)) == HOME / "30"

@@ -1,7 +1,10 @@
-"""The last checkpoint of a job: written as soon as there is room, and until then its state is kept."""
+"""The checkpoints of an elastic job: training waits for none for long, and the last one is written as soon as there is room."""
 
 import contextlib
+import os
 import resource
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,62 @@ def test_a_folder_that_cannot_be_made_is_named_too(tmp_path: Path) -> None:
     assert Checkpointing(0, wall / "kept").save_now(train_state(0, steps=1), say).exists()
     assert f"cannot be saved to {wall / 'kept'}: Not a directory" in next(filter(None, said))
     assert "there is no older checkpoint" in next(filter(None, said))
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set: the storage answers; until then whoever makes a file durable there hangs."""
+    event, fsync = threading.Event(), os.fsync
+
+    def hangs(file: int) -> None:
+        event.wait(60)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", hangs)
+    yield event
+    event.set()
+
+
+def saved(folder: Path) -> list[int]:
+    return [entry.step for entry in checkpoint.entries(folder)]
+
+
+def test_training_goes_on_while_the_storage_does_not_answer(tmp_path: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(checkpointing, "WAIT_S", 0.001)
+    ours, checkpoints = train_state(0, steps=1), Checkpointing(1, tmp_path)
+    for step in (1, 2, 3):
+        ours.step = step
+        checkpoints.after_step(ours, 0)
+    assert "no checkpoint of step 3" in caplog.text
+    assert "an earlier checkpoint is still being written there; training goes on" in caplog.text
+    assert saved(tmp_path) == []
+    answers.set()
+    ours.step = 4
+    said: list[str] = []
+    checkpoints.save_last(ours, 0, lambda why, _: said.append(why))
+    assert saved(tmp_path) == [1, 4], "what was left out is not saved later: the newest is"
+
+
+def test_the_last_checkpoint_waits_for_an_earlier_one_and_says_so(tmp_path: Path, answers: threading.Event) -> None:
+    ours, checkpoints = train_state(0, steps=1), Checkpointing(1, tmp_path)
+    checkpoints.after_step(ours, 0)
+    said: list[str] = []
+
+    def say(why: str, _: str) -> None:
+        said.append(why)
+        answers.set()
+
+    checkpoints.save_last(ours, 0, say)
+    assert said[0] == "an earlier checkpoint is still being written"
+    assert said[-1] == ""
+
+
+def test_twin_a_slow_disk_is_waited_for(tmp_path: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "WAIT_S", 60.0)
+    ours, checkpoints = train_state(0, steps=1), Checkpointing(1, tmp_path)
+    checkpoints.after_step(ours, 0)
+    threading.Timer(0.05, answers.set).start()
+    ours.step = 2
+    checkpoints.after_step(ours, 0)
+    checkpoints.save_last(ours, 0, lambda *_: None)
+    assert saved(tmp_path) == [1, 2]
