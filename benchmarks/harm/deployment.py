@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +48,8 @@ NO_REPAIR = frozenset({"notify", "dump"})
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "marked": ("benchmarks.harm.train_plain", "--marks"), "unmarked": ("benchmarks.harm.train_plain",),
     "elastic": ("benchmarks.harm.train_elastic",),
+    "marked, computes": ("benchmarks.harm.train_plain", "--marks", "--compute-s", "0.02"), "unmarked, computes": ("benchmarks.harm.train_plain", "--compute-s", "0.02"),
+    "marked, exchanges": ("benchmarks.harm.train_plain", "--marks", "--width", "512"), "unmarked, exchanges": ("benchmarks.harm.train_plain", "--width", "512"),
 }  # fmt: skip
 """Kind of script → module and options."""
 
@@ -144,9 +146,10 @@ class Deployment:
 class HarmJob:
     """Two nodes of two workers each, under launchers with their defaults."""
 
-    def __init__(self, deployment: Deployment, name: str, script: str, plan: Plan, heal: str = "") -> None:
-        """`heal`: as on the command line; '' for what suits the script."""
+    def __init__(self, deployment: Deployment, name: str, script: str, plan: Plan, heal: str = "", options: Sequence[str] = ()) -> None:
+        """`heal`: as on the command line; '' for what suits the script. `options`: further ones of the launcher."""
         self.deployment, self.name, self.script, self.plan = deployment, f"bench/{name}/run-1", script, plan
+        self._options = options
         self._heal = heal or ("in-place" if script == "elastic" else "")
         self.folder = deployment.folder / "jobs" / name
         self._short = name
@@ -174,7 +177,7 @@ class HarmJob:
             listen = rendezvous if number == 0 else f"{network.address(number)}:0"
             launch = [
                 "--listen", listen, "--rdzv", rendezvous, "--job", f"bench/{self._short}", "--run-id", "run-1", "--nnodes", "1:2",
-                "--nproc-per-node", str(WORKERS // 2), *(["--heal", self._heal] if self._heal else []), "--", *command,
+                "--nproc-per-node", str(WORKERS // 2), *(["--heal", self._heal] if self._heal else []), *self._options, "--", *command,
             ]  # fmt: skip
             jumps = number >= len(self.nodes) - jumping
             with network.entered(number), self.clock.inherited() if jumps else contextlib.nullcontext():

@@ -12,13 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harm.faults import LIMITED, MIB, READ_ONLY, SMALL_DISK
-from eagle_eye.cgroups import Cgroup, memory_cgroups_of
+from eagle_eye.cgroups import Cgroup, cgroups_of, memory_cgroups_of
 
 SMALL_DISK_BYTES = MIB
 HEADROOM_BYTES = 384 * MIB
 """More than the job uses at the moment."""
 LIMIT_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
 """Version of cgroups → the files of the limit and of what is used."""
+QUOTA_FILES = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
+PERIOD_US = 100_000
+"""The kernel's own, unless it is told otherwise."""
 GONE_S = 5.0
 
 
@@ -80,15 +83,53 @@ def limited_memory(name: str, pids: Sequence[int]) -> Iterator[MemoryLimit]:
     own = next((cgroup for cgroup in memory_cgroups_of(os.getpid()) if cgroup.kills() is not None), None)
     if own is None:
         raise PermissionError("no cgroup here counts the kernel's kills")
-    outer = own.cgroup
-    cgroup = Cgroup(f"{outer.name}/{name}", outer.folder / f"{name}-{os.getpid()}", outer.version)
-    cgroup.folder.mkdir()
-    try:
-        if not (cgroup.folder / LIMIT_FILES[cgroup.version][0]).exists():
-            raise PermissionError("the memory of cgroups in our own cannot be limited")
+    with _inside(own.cgroup, name, LIMIT_FILES[own.cgroup.version][0]) as cgroup:
         limit = MemoryLimit(cgroup)
         limit.take(pids)
         yield limit
+
+
+class ProcessorQuota:
+    """The processor time of some processes together."""
+
+    def __init__(self, cgroup: Cgroup) -> None:
+        self._cgroup = cgroup
+
+    @contextlib.contextmanager
+    def limited(self, processors: float) -> Iterator[None]:
+        """So many at most."""
+        microseconds = round(processors * PERIOD_US)
+        self._write(str(microseconds) if self._cgroup.version == 1 else f"{microseconds} {PERIOD_US}")
+        try:
+            yield
+        finally:
+            self._write("-1" if self._cgroup.version == 1 else f"max {PERIOD_US}")
+
+    def _write(self, quota: str) -> None:
+        (self._cgroup.folder / QUOTA_FILES[self._cgroup.version]).write_text(quota)
+
+
+@contextlib.contextmanager
+def limited_processor(name: str, pids: Sequence[int]) -> Iterator[ProcessorQuota]:
+    """A cgroup inside our own, for these processes and what they start; no limit as yet. Raises OSError where that is not allowed."""
+    own = next(iter(cgroups_of(os.getpid(), "cpu")), None)
+    if own is None:
+        raise PermissionError("no cgroup here has the cpu controller")
+    with _inside(own, name, QUOTA_FILES[own.version]) as cgroup:
+        for pid in pids:
+            (cgroup.folder / "cgroup.procs").write_text(str(pid))
+        yield ProcessorQuota(cgroup)
+
+
+@contextlib.contextmanager
+def _inside(outer: Cgroup, name: str, file: str) -> Iterator[Cgroup]:
+    """A new cgroup in another one, which must have this file; it goes once its processes have ended. Raises OSError."""
+    cgroup = Cgroup(f"{outer.name}/{name}", outer.folder / f"{name}-{os.getpid()}", outer.version)
+    cgroup.folder.mkdir()
+    try:
+        if not (cgroup.folder / file).exists():
+            raise PermissionError(f"{cgroup.folder} has no {file}: cgroups in our own cannot be limited")
+        yield cgroup
     finally:
         deadline = time.monotonic() + GONE_S
         while cgroup.folder.exists() and time.monotonic() < deadline:

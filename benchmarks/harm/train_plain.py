@@ -29,20 +29,20 @@ WIDTH = 64
 class Training:
     """Model, data and loop of one rank."""
 
-    def __init__(self, folder: Path, faults: FaultRunner, monitor: Any) -> None:
-        self._monitor = monitor
+    def __init__(self, folder: Path, faults: FaultRunner, monitor: Any, *, width: int = WIDTH, compute_s: float = 0.0) -> None:
+        self._monitor, self._width, self._compute_s = monitor, width, compute_s
         self._faults = faults
         self._runner = PlanRunner(folder, dist.get_rank(), dist.get_world_size())
         self._done = Written(os.environ.get("EAGLE_EYE_WORKER", f"rank-{dist.get_rank()}"), folder / COMMITS)
         self._others = dist.new_group()
-        self._model = torch.nn.Linear(WIDTH, WIDTH)
+        self._model = torch.nn.Linear(width, width)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
 
     def batches(self) -> Iterator[tuple[int, torch.Tensor]]:
         """The input, which stalls when the plan says so."""
         for step in range(self._runner.plan.steps):
             self._act(step, data=True)
-            yield step, torch.randn(8, WIDTH)
+            yield step, torch.randn(8, self._width)
 
     def run(self) -> None:
         """All steps."""
@@ -52,7 +52,8 @@ class Training:
                 self._faults.strike(step)
                 self._act(step, data=False)
                 loss = self._model(batch).square().mean()
-                time.sleep(STEP_S)
+                time.sleep(STEP_S - self._compute_s)
+                self._compute()
             loss.backward()
             with self._phase("communication"):
                 self._reduce()
@@ -62,6 +63,12 @@ class Training:
             self._done.add(step, float(loss))
             if self._monitor is not None:
                 self._monitor.log(loss=float(loss), tokens=float(batch.numel()))
+
+    def _compute(self) -> None:
+        """So many seconds of a processor, however long that takes."""
+        end = time.thread_time() + self._compute_s
+        while time.thread_time() < end:
+            sum(range(1_000))
 
     def _reduce(self) -> None:
         for parameter in self._model.parameters():
@@ -89,6 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--marks", action="store_true")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the model's only layer (default: %(default)s)")
+    parser.add_argument("--compute-s", type=float, default=0.0, help=f"processor time of a step's {STEP_S} s (default: next to none)")
     parser.add_argument("--timeout-s", type=float, default=1800.0, help="of a collective: torch's own remedy for a hang")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -102,7 +111,7 @@ def main() -> None:
         monitor = eagle_eye.monitor()
     faults.strike(AT_START)
     try:
-        Training(options.folder, faults, monitor).run()
+        Training(options.folder, faults, monitor, width=options.width, compute_s=options.compute_s).run()
     except RuntimeError as error:
         print(f"{time.time()!r} rank {dist.get_rank()} raised: {str(error).splitlines()[0]}", flush=True)
         raise

@@ -101,6 +101,16 @@ class Network:
         """Put it back."""
         _ip(f"-n {self._switch} link set port{node} up")
 
+    def slow(self, node: int, mbit: float) -> None:
+        """The training's link of a node carries no more, each way."""
+        for shaped in (f"-n {self._node(node)} qdisc replace dev {TRAINING_INTERFACE}", f"-n {self._switch} qdisc replace dev lane{node}"):
+            _run("tc", f"{shaped} root tbf rate {mbit:g}mbit burst 64kb latency 50ms")
+
+    def fast(self, node: int) -> None:
+        """As before `slow`."""
+        for shaped in (f"-n {self._node(node)} qdisc delete dev {TRAINING_INTERFACE}", f"-n {self._switch} qdisc delete dev lane{node}"):
+            _run("tc", f"{shaped} root")
+
     def close(self) -> None:
         """Take everything away."""
         _remove(self._name)
@@ -165,7 +175,11 @@ def _refuse_without_means() -> None:
 
 
 def _ip(words: str) -> str:
-    done = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
+    return _run("ip", words)
+
+
+def _run(program: str, words: str) -> str:
+    done = subprocess.run([program, *words.split()], capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"`ip {words}` failed: {done.stderr.strip()}; it needs root with CAP_NET_ADMIN and CAP_SYS_ADMIN")
+        raise RuntimeError(f"`{program} {words}` failed: {done.stderr.strip()}; it needs root with CAP_NET_ADMIN and CAP_SYS_ADMIN")
     return done.stdout

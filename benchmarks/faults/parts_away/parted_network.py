@@ -53,6 +53,15 @@ class PartedNetwork:
             for node in nodes:
                 self._network.mend(node)
 
+    @contextmanager
+    def slowed(self, node: int, mbit: float) -> Iterator[None]:
+        """The training's link of this node carries so many Mbit/s, each way."""
+        self._network.slow(node, mbit)
+        try:
+            yield
+        finally:
+            self._network.fast(node)
+
     def close(self) -> None:
         """Take it away, and whatever still runs there."""
         self._network.close()
