@@ -37,7 +37,7 @@ class Cgroup:
 def membership_of(pid: int, proc: Path = PROC) -> str:
     """The text of /proc/PID/cgroup; '' once the process is gone. While it stays the same, so do its cgroups."""
     try:
-        return (proc / str(pid) / "cgroup").read_text()
+        return (proc / str(pid) / "cgroup").read_text(errors="replace")
     except OSError:
         return ""
 
@@ -46,7 +46,7 @@ def cgroups_of(pid: int, controller: str, proc: Path = PROC) -> tuple[Cgroup, ..
     """The cgroup of a process that has this controller and those around it, the innermost first."""
     rows = [line.split(":", 2) for line in membership_of(pid, proc).splitlines()]
     try:
-        mounts = (proc / "self" / "mountinfo").read_text().splitlines()
+        mounts = (proc / "self" / "mountinfo").read_text(errors="replace").splitlines()
     except OSError:
         return ()
     paths = {row[1]: row[2] for row in rows if len(row) == 3}

@@ -13,7 +13,7 @@ True
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ from .types import (
     digest_of,
 )
 from .types.entity import Uptime
+from .writable_text import writable
 
 MAGIC = b"EE"
 _PREFIX = struct.Struct("<2sBB")
@@ -74,6 +75,7 @@ SHAPE_BYTES_KEPT = 64 << 20
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 _Name = Annotated[str, msgspec.Meta(max_length=400)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class BlockShape(msgspec.Struct, array_like=True, frozen=True):
@@ -216,7 +218,30 @@ class Schemas:
 
 
 def encode(record: Record) -> bytes:
-    """Bytes of a record. Raises WireError if the arrays of a batch do not fit its entities and names."""
+    """Bytes of a record; text that has no encoding is written with question marks.
+
+    Raises WireError if the arrays of a batch do not fit its entities and names.
+    """
+    try:
+        return _encode(record)
+    except UnicodeEncodeError:
+        return _encode(writable_record(record))
+
+
+def writable_record(record: _Struct) -> _Struct:
+    """The same record with text that can be encoded."""
+    return msgspec.structs.replace(record, **{name: _writable(getattr(record, name)) for name in record.__struct_fields__})
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return writable_record(value)
+    if isinstance(value, tuple):
+        return tuple(map(_writable, value))
+    return writable(value)
+
+
+def _encode(record: Record) -> bytes:
     if isinstance(record, Batch):
         return _encode_batch(record)
     return _PREFIX.pack(MAGIC, SCHEMA, _CODES[type(record)]) + _ENCODER.encode(record)

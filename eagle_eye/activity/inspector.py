@@ -223,9 +223,9 @@ class ActivityInspector:
 def _tracer(pid: int) -> str:
     """Name and number of the process that holds it; '' if it cannot be told."""
     try:
-        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines())
         tracer = int(fields["TracerPid"])
-        return f"{Path(f'/proc/{tracer}/comm').read_text().strip()}, process {tracer}"
+        return f"{Path(f'/proc/{tracer}/comm').read_text(errors='replace').strip()}, process {tracer}"
     except (OSError, KeyError, ValueError):
         return ""
 
@@ -245,7 +245,7 @@ def handles_alarm(pid: int) -> bool:
     From /proc/PID/status (man 5 proc_pid_status); False if the process is gone.
     """
     try:
-        return caught(Path(f"/proc/{pid}/status").read_text())
+        return caught(Path(f"/proc/{pid}/status").read_text(errors="replace"))
     except OSError:
         return False
 

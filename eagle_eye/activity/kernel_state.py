@@ -43,7 +43,7 @@ def name_of(pid: int, thread: int) -> str:
 def command_of(pid: int) -> str:
     """Name of its program, at most 15 characters; '' if it is gone."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""
 
@@ -61,7 +61,7 @@ def _held(pid: int) -> Iterator[str]:
 def _thread(pid: int, thread: int) -> tuple[str, str] | None:
     """(name, letter of its state); None if it is gone."""
     try:
-        head, _, rest = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")
+        head, _, rest = Path(f"/proc/{pid}/task/{thread}/stat").read_text(errors="replace").rpartition(")")
         return head.partition("(")[2], rest.split()[0]
     except (OSError, IndexError):
         return None

@@ -59,7 +59,7 @@ class CodeMap:
     def _read(self) -> tuple[CodeRegion, ...]:
         if self._regions is None:
             program = str(Path(f"/proc/{self._pid}/exe").readlink())
-            self._regions = tuple(regions(Path(f"/proc/{self._pid}/maps").read_text().splitlines(), program))
+            self._regions = tuple(regions(Path(f"/proc/{self._pid}/maps").read_text(errors="replace").splitlines(), program))
         return self._regions
 
     def _memory(self, address: int, size: int) -> bytes:

@@ -65,7 +65,7 @@ def _threads(pid: int) -> Iterator[Path]:
 def _stat(folder: Path) -> tuple[str, list[str]]:
     """(name, fields from the state on) of a process or a thread; ('', []) when it has ended."""
     try:
-        line = (folder / "stat").read_text()
+        line = (folder / "stat").read_text(errors="replace")
     except OSError:
         return "", []
     head, _, rest = line.rpartition(")")

@@ -110,7 +110,7 @@ def _loads(pid: int, thread: int) -> bool:
     """Whether the newest child of a thread runs, or waits for its storage: the program that it starts may come from a slow one."""
     try:
         child = int(Path(f"/proc/{pid}/task/{thread}/children").read_text().split()[-1])
-        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{child}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):  # it has just ended, or begun to run its program
         return True
     return state in ("D", "R") or _read(child, child, _unknown).kind in (WaitKind.STORAGE, WaitKind.NONE, WaitKind.UNKNOWN)

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from eagle_eye.errors import ControlError
+from eagle_eye.writable_text import writable
 
 from . import control_pb2 as pb
 from .control_messages import (
@@ -36,9 +37,11 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
 def encode_body(body: Body) -> bytes:
-    """JSON of a body. ControlError if it holds something that JSON cannot."""
+    """JSON of a body; text that has no encoding is written with question marks. ControlError if it holds something that JSON cannot."""
     try:
         return msgspec.json.encode(body)
+    except UnicodeEncodeError:  # such as the name of a file
+        return msgspec.json.encode(writable(msgspec.to_builtins(body)))
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise ControlError(f"a control message cannot hold this: {error}; send plain values or nouns") from None
 

@@ -93,7 +93,7 @@ def decode(line: bytes | str) -> ProbeMessage:
     """The message of a line. Raises WireError for what is none, NewerVersion for one of a later program."""
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"not a JSON line: {line[:80]!r}") from error
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise WireError(f"no message, it has no kind: {line[:80]!r}")

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self
 
 from eagle_eye.errors import RingError
 from eagle_eye.regular_file import open_regular
+from eagle_eye.writable_text import writable
 
 from .messages import PHASES
 
@@ -122,7 +123,7 @@ class ScriptEnd(NamedTuple):
 def start_time_of(pid: int) -> int:
     """Start of a process in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is no such process."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_text()
+        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return 0
     return int(line.rpartition(")")[2].split()[19])
@@ -319,7 +320,7 @@ class RingReader:
         if zlib.crc32(text) != checksum:
             return None
         try:
-            words = json.loads(text)
+            words = writable(json.loads(text))
         except (ValueError, RecursionError):  # cut off at the end of its place, or written by somebody else
             return None
         return words if isinstance(words, dict) else None

@@ -217,9 +217,11 @@ class EffectExecutor:
 
     def do(self, effects: Iterable[Effect]) -> None:
         """Carry out, in order; what takes time goes on in the background and comes back as a fact."""
-        for effect in effects:
-            self._one(effect)
-        self._set_timer()
+        try:
+            for effect in effects:
+                self._one(effect)
+        finally:
+            self._set_timer()
 
     def _one(self, effect: Effect) -> None:
         match effect:
@@ -373,10 +375,13 @@ class EffectExecutor:
 
     def _tell(self, effect: EmitEvent) -> None:
         log.info("%s: %s", effect.name, effect.message.partition("\n")[0])
-        if effect.node:
-            self._event_log.of_node(effect.name, effect.node, effect.message, effect.attributes)
-        else:
-            self._event_log.of_job(effect.name, effect.message, effect.attributes)
+        try:
+            if effect.node:
+                self._event_log.of_node(effect.name, effect.node, effect.message, effect.attributes)
+            else:
+                self._event_log.of_job(effect.name, effect.message, effect.attributes)
+        except Exception:  # boundary: what cannot be told must not keep the workers from being started
+            log.exception("%s cannot be told", effect.name)
 
     # --- the way there ---------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ def kernel_view(pid: int, why: str) -> str:
     parts = [f"({why})"]
     for name in ("status", "wchan", "stack"):
         try:
-            text = Path(f"/proc/{pid}/{name}").read_text()
+            text = Path(f"/proc/{pid}/{name}").read_text(errors="replace")
         except OSError as error:
             text = error.strerror or "cannot be read"
         if name == "status":

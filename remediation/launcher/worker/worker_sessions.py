@@ -10,6 +10,7 @@ import msgspec
 
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.training import messages
+from eagle_eye.writable_text import writable
 
 from .worker_socket import same_user
 
@@ -147,7 +148,7 @@ class WorkerSessions:
             if not same_user(writer.get_extra_info("socket")):
                 return
             while line := await reader.readline():
-                message = messages.decode(line)
+                message = writable(messages.decode(line))
                 worker = worker or await self._introduced(message, writer)
                 self._take(worker, message)
         except ConnectionError as error:  # its process was killed

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eagle_eye.errors import EagleEyeError, LaunchError
 from eagle_eye.training import messages
+from eagle_eye.writable_text import writable
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class WorkerSocket:
             if not same_user(writer.get_extra_info("socket")):
                 return
             while line := await reader.readline():
-                answer = self._receive(messages.decode(line))
+                answer = self._receive(writable(messages.decode(line)))
                 if answer is not None:
                     writer.write(answer)
                     await writer.drain()

@@ -242,3 +242,19 @@ def test_a_damaged_batch_is_read_or_refused_but_never_breaks_the_reader(data: st
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     with suppress(WireError):
         wire.decode(bytes(payload), schemas)
+
+
+def test_text_that_has_no_encoding_is_written_with_question_marks() -> None:
+    """So Python reads the name of a file that is no UTF-8; an exception that names it must not end who tells of it."""
+    name = "caf\udce9.bin"
+    event = Event(
+        name="exception", job="t/n/r", entity=Entity(kind=Kind.WORKER, name=name), time=1.0, node="n", incarnation="b", number=1, message=f"cannot parse {name}",
+        attributes={"path": name},
+    )  # fmt: skip
+    read = wire.decode(wire.encode(event), wire.Schemas())
+    assert isinstance(read, Event)
+    assert (read.entity.name, read.message, read.attributes) == ("caf?.bin", "cannot parse caf?.bin", {"path": "caf?.bin"})
+    schemas, odd = wire.Schemas(), msgspec.structs.replace(reading(rows=1), entities=(name,))
+    read = wire.decode(wire.encode(batch(schemas, odd)), schemas)
+    assert isinstance(read, Batch)
+    assert read.blocks[0].reading.entities == ("caf?.bin",)  # type: ignore[union-attr]

@@ -212,3 +212,29 @@ def test_an_error_that_is_nested_beyond_reading_is_none(path: Path) -> None:
     path.write_bytes(data)
     with RingReader.open(path) as reader:
         assert reader.error() is None
+
+
+def test_an_error_whose_text_has_no_encoding_can_be_written_on(path: Path) -> None:
+    """A user's process may write anything; the agent, which reads it, is one for all."""
+    writer = RingWriter.create(path)
+    writer.write_error({"type": "ValueError", "message": "cannot parse caf\udce9.bin"})
+    with RingReader.open(path) as reader:
+        assert reader.error() == {"type": "ValueError", "message": "cannot parse caf?.bin"}
+
+
+def test_a_ring_of_a_process_whose_name_was_cut_within_a_character(path: Path) -> None:
+    """The kernel keeps 15 bytes of a name, whatever they are."""
+    code = (
+        "import ctypes, sys\n"
+        "from eagle_eye.training.ring_buffer import RingWriter\n"
+        "ctypes.CDLL(None).prctl(15, '训练任务甲乙'.encode()[:14])\n"
+        "writer = RingWriter.create(sys.argv[1])\n"
+        "print(flush=True)\n"
+        "input()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        with RingReader.open(path) as reader:
+            assert reader.alive()
+        process.communicate(b"\n")

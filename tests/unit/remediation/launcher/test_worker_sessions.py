@@ -17,6 +17,7 @@ from eagle_eye.training import messages
 from remediation.launcher.coordinator.rendezvous_store import RendezvousStore, ask_patiently
 from remediation.launcher.follower import ReportQueue
 from remediation.launcher.worker.worker_sessions import WorkerSessions
+from remediation.launcher.worker.worker_socket import WorkerSocket
 
 
 class Worker:
@@ -267,3 +268,20 @@ def test_a_worker_that_is_killed_with_words_unread_leaves_no_warning(tmp_path: P
     [line] = [record for record in caplog.records if "the session of a on" in record.message]
     assert line.levelno == logging.DEBUG
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_what_a_worker_says_can_be_told_on_whatever_it_names(tmp_path: Path) -> None:
+    """An exception that named a file whose name is no UTF-8 kept the coordinator from starting the workers anew."""
+
+    async def play() -> None:
+        heard: asyncio.Queue[messages.ProbeMessage] = asyncio.Queue()
+        path = tmp_path / "r-launcher.sock"
+        opened = WorkerSocket(path, heard.put_nowait)
+        await opened.start()
+        worker = await Worker.connect(path, "a")
+        worker.say("exception", message="cannot parse caf\udce9.bin")
+        assert (await heard.get())["message"] == "cannot parse caf?.bin"
+        await worker.close()
+        await opened.stop()
+
+    asyncio.run(play())
