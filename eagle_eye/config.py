@@ -207,7 +207,7 @@ class StallConfig(Section, frozen=True, kw_only=True):
     regroup_s: Seconds = 5.0
     """Workers of an elastic job that all wait for one another meet again under a new epoch after so many seconds ..."""
     regroup_iterations: Ratio = 10.0
-    """... and this many iterations. It costs them the step at most."""
+    """... and this many iterations; before any was measured after suspect_pause_s at the earliest. It costs them the step at most."""
     answer_s: Seconds = 1.0
     """How long an elastic worker may take to answer a fence before the others go on without waiting for it ..."""
     answer_longest_s: Seconds = 10.0

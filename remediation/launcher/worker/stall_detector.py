@@ -177,9 +177,14 @@ class StallDetector:
         fresh = self._fresh()
         if not set(serving) <= {worker for view in fresh for worker in view.waiting}:
             return False
-        step_s = max((view.step_s for view in fresh if view.step_s is not None), default=0.0)
+        step_s = max((view.step_s for view in fresh if view.step_s is not None), default=None)
         waited_s = min((view.waited_s for view in fresh if view.waiting), default=0.0)
-        return waited_s > max(self._stall.regroup_s, self._stall.regroup_iterations * step_s) * 2.0**times
+        return waited_s > self._regroup_s(step_s) * 2.0**times
+
+    def _regroup_s(self, step_s: float | None) -> float:
+        """The first exchanges of a job, before anybody knows how long a step takes, may take longer than all later ones."""
+        stall = self._stall
+        return max(stall.regroup_s, stall.suspect_pause_s if step_s is None else stall.regroup_iterations * step_s)
 
     def _fresh(self) -> list[NodeReport]:
         now = self._clock.monotonic()

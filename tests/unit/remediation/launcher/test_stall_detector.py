@@ -144,8 +144,8 @@ def test_when_all_wait_nobody_is_to_blame() -> None:
     assert not Node().until_found(10.0)[0]
 
 
-@pytest.mark.parametrize(("step_s", "times", "after_s"), [(0.1, 0, 5.0), (0.1, 2, 20.0), (2.0, 0, 20.0)])
-def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float, times: int, after_s: float) -> None:
+@pytest.mark.parametrize(("step_s", "times", "after_s"), [(0.1, 0, 5.0), (0.1, 2, 20.0), (2.0, 0, 20.0), (None, 0, 10.0)])
+def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float | None, times: int, after_s: float) -> None:
     node = Node()
     node.steps = dict.fromkeys(NAMES, step_s)
     began = node.clock.monotonic()
