@@ -1,7 +1,7 @@
 """Errors in the output of training jobs (CUDA, NCCL, torch, storage, memory, scheduler, whole Python tracebacks), and the training values that it prints.
 
 The logs of this node's workers are followed while they grow, and so are files of your own (of Slurm, for example), each from
-where the agent stopped. What a line says is in log/job_messages.toml, which values it holds in
+where the agent stopped. What a line says is in log/job/*.toml, which values it holds in
 log/training_values.toml; other lines are not reported. Secrets are taken out before anything leaves the node.
 """
 
@@ -76,7 +76,7 @@ class JobLogCollector:
     further_files: tuple[str, ...] = ()
     """Other logs of jobs, as absolute patterns: /var/log/slurm/job-*.out."""
     patterns: str = ""
-    """A TOML file with rows of your own, in the form of log/job_messages.toml; they count before those of this release."""
+    """A TOML file with rows of your own, in the form of log/job/program.toml; they count before those of this release."""
     training_values: bool = True
     """Read loss, gradient norm, speed and the like where a worker prints them. They are shown and judged where the script does not mark its own."""
     value_formats: str = ""

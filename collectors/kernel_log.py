@@ -1,6 +1,6 @@
 """Kernel messages of this node: Xid and SXid, the out-of-memory killer, hung tasks, machine checks, PCIe, network, disks, file systems.
 
-Read on from where the agent stopped, also over its restart. What a line says is in log/kernel_messages.toml; lines that no
+Read on from where the agent stopped, also over its restart. What a line says is in log/kernel/*.toml; lines that no
 row knows are not reported. Many equal messages are one event a minute, with their count.
 """
 
@@ -51,7 +51,7 @@ class KernelLogCollector:
     further_files: tuple[str, ...] = ("/var/log/fabricmanager.log",)
     """Other logs of the node that are read with the same table, where they exist."""
     patterns: str = ""
-    """A TOML file with rows of your own, in the form of log/kernel_messages.toml; they count before those of this release."""
+    """A TOML file with rows of your own, in the form of log/kernel/gpu.toml; they count before those of this release."""
     repeat_s: Seconds = 60.0
     """Equal messages within so many seconds are one event."""
     retry_s: Seconds = 60.0

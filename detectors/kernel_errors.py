@@ -16,7 +16,13 @@ from .features.active_claims import ActiveClaims
 KIND = "kernel.error"
 _SCORE = 0.5
 _MOST_EVIDENCE = 8
-RECOVERIES = {("network", "link_up"): ("network", "link_down"), ("network_filesystem", "recovered"): ("network_filesystem", "")}
+RECOVERIES = {
+    ("network", "link_up"): ("network", "link_down"),
+    ("network", "firmware_recovered"): ("network", "firmware"),
+    ("network_filesystem", "recovered"): ("network_filesystem", ""),
+    ("cpu", "thermal_normal"): ("cpu", "thermal"),
+    ("disk", "path_restored"): ("disk", "path_failed"),
+}
 """(component, code) of a notice → what it ends: the same component and code ('' = any) of the same device."""
 
 

@@ -26,7 +26,7 @@ from benchmarks.machine import neighbours
 from benchmarks.report import Row, report
 from collectors.agent.job_directory import LocalJob, LocalWorker
 from collectors.job_log import JobLogCollector
-from collectors.log.job_messages import COMPONENTS
+from collectors.log.job_messages import COMPONENTS, TABLES
 from collectors.log.message_table import MessageTable
 from eagle_eye.training.ring_buffer import start_time_of
 from eagle_eye.types import Event
@@ -111,7 +111,7 @@ def _part_of(lines: Iterator[str], size: int) -> Iterator[str]:
 
 
 def _hints() -> list[str]:
-    return sorted({row.hint for row in MessageTable.load("job_messages.toml", COMPONENTS).rows})
+    return sorted({row.hint for row in MessageTable.load(TABLES, COMPONENTS).rows})
 
 
 def _peak_mb() -> float:

@@ -1,4 +1,4 @@
-"""What the output of a training job says: known errors by the table job_messages.toml, and whole Python tracebacks.
+"""What the output of a training job says: known errors by the tables in job/, and whole Python tracebacks.
 
 The output is searched for all hints of the table at once (Aho-Corasick), so only lines with one of them cost Python's time:
 a gigabyte takes a few seconds. Of a flood of such lines the first ones of each piece are read, and the others counted.
@@ -16,6 +16,7 @@ from .message_table import MessageTable
 from .traceback_reader import TRACEBACK, TracebackReader
 
 COMPONENTS = ("python", "torch", "nccl", "cuda", "memory", "storage", "network", "scheduler", "framework")
+TABLES = ("job/program.toml", "job/gpu.toml", "job/site.toml")
 MOST_LINES = 200
 """Lines with a hint that are read of one piece of output, which has up to a megabyte."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -90,11 +91,11 @@ class JobOutput:
 
 
 class JobMessages:
-    """The table job_messages.toml, ready to search."""
+    """The tables in job/, ready to search."""
 
     def __init__(self, own: Path | None = None) -> None:
         """`own`: a file with rows of the user's own; each needs a hint. Raises ConfigError, with file and row."""
-        self._table = MessageTable.load("job_messages.toml", COMPONENTS, own, hints=True)
+        self._table = MessageTable.load(TABLES, COMPONENTS, own, hints=True)
         hints = sorted({row.hint for row in self._table.rows} | {TRACEBACK})
         self._search = ahocorasick_rs.BytesAhoCorasick([hint.encode() for hint in hints], matchkind=ahocorasick_rs.MatchKind.LeftmostFirst)
 

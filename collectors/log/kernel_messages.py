@@ -1,4 +1,4 @@
-"""What a line of the kernel's log says: component, code, device and remedy, by the table kernel_messages.toml.
+"""What a line of the kernel's log says: component, code, device and remedy, by the tables in kernel/.
 
 >>> table = KernelMessages()
 >>> message = table.read("NVRM: Xid (PCI:0000:9b:00): 79, pid=12, name=python, GPU has fallen off the bus.")
@@ -20,6 +20,7 @@ from .message_table import MatchedLine, MessageTable
 COMPONENTS = (
     "gpu", "nvswitch", "memory", "cpu", "pcie", "network", "disk", "filesystem", "network_filesystem", "process", "kernel",
 )  # fmt: skip
+TABLES = ("kernel/gpu.toml", "kernel/host.toml", "kernel/network.toml", "kernel/storage.toml")
 _PROCESS = re.compile(r"pid='?(\d{1,9})'?(?:, name=([^,]*))?")
 _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 _SXID_FATAL = re.compile(r"\b(non-?fatal|fatal)\b", re.IGNORECASE)
@@ -49,15 +50,15 @@ class KernelMessage:
 
 
 class KernelMessages:
-    """The table kernel_messages.toml, ready to read lines."""
+    """The tables in kernel/, ready to read lines."""
 
     def __init__(self, own: Path | None = None) -> None:
         """`own`: a file with rows of the user's own. Raises ConfigError, with file and row."""
-        self._table = MessageTable.load("kernel_messages.toml", COMPONENTS, own)
+        self._table = MessageTable.load(TABLES, COMPONENTS, own)
 
     def read(self, text: str) -> KernelMessage | None:
         """What a line without its prefix says; None where no row knows it."""
-        line = self._table.match(text)
+        line = self._table.match(text.replace("\n", " "))  # one message of the driver may have several lines
         return _message(line) if line is not None else None
 
 

@@ -5,7 +5,6 @@ started next goes on there.
 """
 
 import errno
-import json
 import math
 import os
 import subprocess
@@ -18,7 +17,7 @@ import msgspec
 from eagle_eye.clock import Clock
 
 from .file_tailer import FilePosition, FileTailer
-from .log_prefix import MOST_RECORD, kernel_line, kmsg_record
+from .log_prefix import MOST_RECORD, journal_entry, kernel_line, kmsg_record
 
 KMSG = Path("/dev/kmsg")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -145,12 +144,12 @@ class JournalSource:
     def _take(self, entries: list[bytes]) -> list[KernelLine]:
         lines = []
         for data in entries:
-            entry = _entry(data)
+            entry = journal_entry(data)
             if entry is None:
                 self.lost += 1
                 continue
-            self._cursor = str(entry.get("__CURSOR", self._cursor))
-            lines.append(KernelLine(_microseconds(entry), _message(entry)))
+            self._cursor = entry.cursor or self._cursor
+            lines.append(KernelLine(entry.time, entry.text))
         return lines
 
 
@@ -204,24 +203,3 @@ def _output(command: tuple[str, ...]) -> bytes:
     if done.returncode:
         raise OSError(errno.EIO, done.stderr.decode(errors="replace").strip()[-200:] or f"exit code {done.returncode}", command[0])
     return done.stdout
-
-
-def _entry(line: bytes) -> dict[str, object] | None:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) else None
-
-
-def _microseconds(entry: dict[str, object]) -> float:
-    stamp = entry.get("__REALTIME_TIMESTAMP")
-    return int(stamp) / 1e6 if isinstance(stamp, str) and stamp.isdecimal() and len(stamp) < 20 else math.nan
-
-
-def _message(entry: dict[str, object]) -> str:
-    """journald gives a message that is no UTF-8 as a list of bytes."""
-    message = entry.get("MESSAGE")
-    if isinstance(message, list):
-        return bytes(byte for byte in message if isinstance(byte, int) and 0 <= byte < 256).decode(errors="replace")
-    return message if isinstance(message, str) else ""

@@ -6,6 +6,7 @@ LogLine(time=112.5, text='NVRM: loaded')
 'NVRM: loaded'
 """
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -21,7 +22,7 @@ _CALENDAR = re.compile(r"\A\[(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?")
 _FABRIC = re.compile(r"\A\[(\w{3} \d\d \d{4} \d\d:\d\d:\d\d)\]\s?")
 _LEVELS = re.compile(r"\A(?:kern|user|daemon|syslog|auth|local\d)\s*:\s*\w+\s*:\s*")
 _ISO = re.compile(r"\A(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?\s+")
-_SYSLOG = re.compile(r"\A\w{3} [ \d]\d \d\d:\d\d:\d\d\s+")
+_SYSLOG = re.compile(r"\A\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?\s+")
 _SENDER = re.compile(r"\A(?:\S+ )?kernel(?:\[\d+\])?: ?")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
@@ -59,13 +60,43 @@ def kmsg_record(data: bytes) -> KmsgRecord | None:
     return KmsgRecord(sequence, microseconds / 1e6, priority >> 3 == _KERN, text)
 
 
+class JournalEntry(NamedTuple):
+    """One line of `journalctl --output=json`."""
+
+    time: float
+    """Seconds since 1970; NaN: not told."""
+    cursor: str
+    text: str
+
+
+def journal_entry(line: bytes) -> JournalEntry | None:
+    """None for what is no JSON object.
+
+    >>> journal_entry(b'{"__REALTIME_TIMESTAMP": "1500000", "MESSAGE": [78, 86]}')
+    JournalEntry(time=1.5, cursor='', text='NV')
+    """
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict):
+        return None
+    stamp, message = entry.get("__REALTIME_TIMESTAMP"), entry.get("MESSAGE")
+    time = int(stamp) / 1e6 if isinstance(stamp, str) and stamp.isdecimal() and len(stamp) < 20 else math.nan
+    if isinstance(message, list):  # of bytes, where it is no UTF-8
+        message = bytes(byte for byte in message if isinstance(byte, int) and 0 <= byte < 256).decode(errors="replace")
+    return JournalEntry(time, str(entry.get("__CURSOR", "")), message if isinstance(message, str) else "")
+
+
 def kernel_line(line: str, boot_time: float) -> LogLine:
-    """A line of a file: what dmesg, rsyslog, journalctl, the fabric manager or a copy of /dev/kmsg writes. A text without a known prefix stays as it is.
+    """A line of a file: what dmesg, rsyslog, journalctl (also as JSON), the fabric manager or a copy of /dev/kmsg writes. A text without a known prefix stays as it is.
 
     `boot_time`: when this machine was started, for lines that count from there; NaN if it was another.
     """
     if record := kmsg_record(line.encode()):
         return LogLine(boot_time + record.since_boot_s, record.text)
+    if line.startswith("{") and (entry := journal_entry(line.encode())) and entry.text:
+        return LogLine(entry.time, entry.text)
     time, text = math.nan, _LEVELS.sub("", line, count=1)
     for pattern, read in _PREFIXES:
         if found := pattern.match(text):

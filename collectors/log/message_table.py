@@ -53,10 +53,11 @@ class MessageTable:
         self._compiled = [(row, re.compile(row.pattern)) for row in rows]
 
     @classmethod
-    def load(cls, shipped: str, components: Sequence[str], own: Path | None = None, *, hints: bool = False) -> "MessageTable":
-        """The table of this release by its file's name, after the rows of the user's own file. `hints`: each row needs one. Raises ConfigError, with file and row."""
+    def load(cls, shipped: Sequence[str], components: Sequence[str], own: Path | None = None, *, hints: bool = False) -> "MessageTable":
+        """The table of this release by its files' names, after the rows of the user's own file. `hints`: each row needs one. Raises ConfigError, with file and row."""
         mine = _rows_of(str(own), own.read_bytes, components, hints) if own else ()
-        return cls((*mine, *_rows_of(shipped, (resources.files(__package__) / shipped).read_bytes, components, hints)))
+        folder = resources.files(__package__)
+        return cls((*mine, *(row for name in shipped for row in _rows_of(name, folder.joinpath(*name.split("/")).read_bytes, components, hints))))
 
     def match(self, line: str) -> MatchedLine | None:
         """What a line without its prefix says; None where no row knows it."""

@@ -43,6 +43,9 @@ def test_the_same_message_again_changes_nothing_and_another_one_revises() -> Non
     ("error", "notice"),
     [
         ({"component": "network", "code": "link_down", "device": "eth2"}, {"component": "network", "code": "link_up", "device": "eth2"}),
+        ({"component": "cpu", "code": "thermal", "device": "CPU3"}, {"component": "cpu", "code": "thermal_normal", "device": "CPU3"}),
+        ({"component": "network", "code": "firmware", "pci": "0000:5c:00.0"}, {"component": "network", "code": "firmware_recovered", "pci": "0000:5c:00.0"}),
+        ({"component": "disk", "code": "path_failed", "device": "253:3"}, {"component": "disk", "code": "path_restored", "device": "253:3"}),
         (
             {"component": "network_filesystem", "code": "not_responding", "device": "filer"},
             {"component": "network_filesystem", "code": "recovered", "device": "filer"},

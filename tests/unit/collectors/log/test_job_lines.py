@@ -1,0 +1,114 @@
+"""Lines as NCCL, RCCL, torch, CUDA and schedulers of several releases print them: what they are, how bad, of which rank; and the harmless line that looks alike."""
+
+import pytest
+
+from collectors.log.job_messages import JobMessage, JobMessages, JobOutput
+
+TABLE = JobMessages()
+
+LINES = [
+    ("node1:4123:4321 [2] transport/net_ib.cc:1094 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4791> with error 12, opcode 0, len 0, vendor err 129 (Recv)", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129", ("nccl", "transport", "error"), ""),
+    ("[2025-05-07 04:01:02] node1:4123:4321 [2] transport/net_ib/p2p.cc:540 NCCL WARN NET/IB: Got completion from peer 10.0.0.7<50117> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_2:1 Got async event : port error", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_2:1 Got async event : port active", ("nccl", "warning", "notice"), ""),
+    ("node1:4123:4321 [2] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_2:1 Got async event : client reregistration", ("nccl", "warning", "notice"), ""),
+    ("node1:4123:4321 [2] ibvwrap.cc:245 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.7<43113> failed : Software caused connection abort", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] include/socket.h:409 NCCL WARN Net : Connect to 10.148.7.174<43113> failed : Connection refused", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] misc/socket.cc:57 NCCL WARN socketProgressOpt: Call to recv from 10.0.0.7<50123> failed : Connection reset by peer", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] misc/socket.cc:57 NCCL WARN Net : Call to send to 10.0.0.7<50123> failed : Broken pipe", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] misc/socket.cc:46 NCCL WARN socketProgress: Connection closed by remote peer node2<38492>", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.7<38492>", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] transport/net_socket.cc:200 NCCL WARN NET/Socket : peer 10.0.0.7<40000> message truncated : receiving 1024 bytes instead of 256. If you believe your socket network is in healthy state,", ("nccl", "size_mismatch", "error"), ""),
+    ("node1:4123:4321 [2] enqueue.cc:1402 NCCL WARN Cuda failure 719 'unspecified launch failure'", ("nccl", "cuda_failure", "error"), ""),
+    ("node1:4123:4321 [2] include/alloc.h:185 NCCL WARN Cuda failure 'an illegal memory access was encountered'", ("nccl", "cuda_failure", "error"), ""),
+    ("node1:4123:4321 [2] include/alloc.h:185 NCCL WARN Cuda failure 2 'out of memory'", ("nccl", "cuda_failure", "error"), ""),
+    ("node1:4123:4321 [2] /opt/rccl/src/enqueue.cc:1402 NCCL WARN HIP failure 'invalid device function'", ("nccl", "cuda_failure", "error"), ""),
+    ("node1:4123:4321 [2] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-gfBdUc (size 9637888), error: No space left on device (28)", ("memory", "shared_memory", "error"), ""),
+    ("node1:4123:4321 [2] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-K5n1Tq to 33030532 bytes, error: No space left on device (28)", ("memory", "shared_memory", "error"), ""),
+    ("node1:4123:4321 [2] init.cc:885 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1a000", ("nccl", "duplicate_gpu", "error"), ""),
+    ("node1:4123:4321 [2] proxy.cc:1495 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable", ("nccl", "warning", "notice"), ""),
+    ("node1:4123:4321 [2] bootstrap.cc:130 NCCL WARN Bootstrap : no socket interface found", ("nccl", "no_interface", "error"), ""),
+    ("node1:4123:4321 [2] transport/nvls.cc:175 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'", ("nccl", "nvlink_sharp", "error"), ""),
+    ("node1:4123:4321 [2] graph/paths.cc:342 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case given their connectivity, and is probably due to a hardware issue. If you still want to proceed, you can set NCCL_IGNORE_DISABLED_P2P=1.", ("nccl", "peer_access_disabled", "error"), ""),
+    ("node1:4123:4321 [2] NCCL WARN NET/OFI Request 0x7f1 completed with error. RC: 107. Error: unreachable (Unreachable remote). Completed length: 0", ("nccl", "transport", "error"), ""),
+    ("node1:4123:4321 [2] nccl_net_ofi_create_plugin:1 NCCL WARN NET/OFI Couldn't find any optimal provider", ("nccl", "warning", "notice"), ""),
+    ('node1:4123:4321 [2] init.cc:100 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', ("nccl", "warning", "notice"), ""),
+    ('node1:4123:4321 [2] init.cc:100 NCCL WARN NUMA auto balancing enabled which can lead to variability in the RCCL performance! Disable by "sudo sysctl kernel.numa_balancing=0"', ("nccl", "warning", "notice"), ""),
+    ("node1:4123:4321 [2] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]", ("nccl", "warning", "notice"), ""),
+    ("[1700000000.123456] [node1:4123 :0]    ib_mlx5_log.c:179  UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)", ("network", "ucx_error", "error"), ""),
+    ("[rank3]:[E1023 10:11:12.345678 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1234, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.", ("torch", "collective_timeout", "error"), "3"),
+    ("[E ProcessGroupNCCL.cpp:475] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=_ALLGATHER_BASE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800114 milliseconds before timing out.", ("torch", "collective_timeout", "error"), "5"),
+    ("[E1023 10:11:12.345678 ProcessGroupNCCL.cpp:616] [PG ID 0 PG GUID 0(default_pg) Rank 6] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.", ("torch", "collective_timeout", "error"), "6"),
+    ("[PG 3 Rank 6] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.", ("torch", "collective_timeout", "error"), "6"),
+    ("[E1023 10:11:12.345678 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 6] Exception (either an error or timeout) detected by watchdog at work: 1234, last enqueued NCCL work: 1235, last completed NCCL work: 1233.", ("torch", "watchdog_exception", "notice"), "6"),
+    ("[rank6]:[E1023 10:11:12 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 6] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 5, last completed NCCL work: 4.", ("torch", "dump_signal", "notice"), "6"),
+    ("[rank6]:[F1023 10:11:12 ProcessGroupNCCL.cpp:1289] [PG ID 0 PG GUID 0(default_pg) Rank 6] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.", ("torch", "watchdog_stuck", "error"), "6"),
+    ("[rank6]:[E1023 ProcessGroupNCCL.cpp:1375] [PG 0 (default_pg) Rank 6] First PG on this rank that detected no heartbeat of its watchdog.", ("torch", "watchdog_stuck", "error"), "6"),
+    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", ("torch", "store_timeout", "error"), ""),
+    ("[E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect to (10.0.0.1, 29500).", ("torch", "store_timeout", "error"), ""),
+    ("[E socket.cpp:922] [c10d] The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", ("torch", "port_in_use", "error"), ""),
+    ("RuntimeError: NCCL communicator was aborted on rank 3. Original reason for failure was: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.", ("torch", "collective_timeout", "error"), "3"),
+    ("torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5", ("nccl", "error", "error"), ""),
+    ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", ("nccl", "result", "notice"), ""),
+    ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.", ("nccl", "result", "notice"), ""),
+    ("ncclInternalError: Internal check failed.", ("nccl", "result", "notice"), ""),
+    ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:12345", ("torch", "gloo_connection", "error"), ""),
+    ("../aten/src/ATen/native/cuda/Indexing.cu:1292: indexSelectLargeIndex: block: [0,0,0], thread: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.", ("cuda", "device_assertion", "error"), ""),
+    ("RuntimeError: CUDA error: device-side assert triggered", ("cuda", "error", "error"), ""),
+    ("Failed to initialize NVML: Driver/library version mismatch", ("cuda", "driver_mismatch", "error"), ""),
+    ("RuntimeError: No CUDA GPUs are available", ("cuda", "no_gpu", "error"), ""),
+    ("E1023 10:11:12.123 12 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: -9) local_rank: 2 (pid: 1234) of binary: /usr/bin/python", ("torch", "worker_exit", "notice"), ""),
+    ("  traceback : Signal 9 (SIGKILL) received by PID 1234", ("torch", "worker_exit", "notice"), ""),
+    ("RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.", ("memory", "shared_memory", "error"), ""),
+    ("RuntimeError: DataLoader worker (pid(s) 1234, 1235) exited unexpectedly", ("python", "data_loader_ended", "error"), ""),
+    ("OSError: [Errno 107] Transport endpoint is not connected: '/mnt/juicefs/data'", ("storage", "not_connected", "error"), ""),
+    ("RuntimeError: [enforce fail at inline_container.cc:588] . PytorchStreamWriter failed writing file data/17: file write failed", ("storage", "checkpoint_write", "error"), ""),
+    ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory", ("storage", "checkpoint_damaged", "error"), ""),
+    ("safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", ("storage", "checkpoint_damaged", "error"), ""),
+    ("OSError: [Errno 24] Too many open files: '/data/a'", ("python", "file_limit", "error"), ""),
+    ("OSError: [Errno 121] Remote I/O error: '/data/a'", ("storage", "remote_io_error", "error"), ""),
+    ("Bus error (core dumped)", ("python", "bus_error", "error"), ""),
+    ("Aborted (core dumped)", ("python", "aborted", "error"), ""),
+    ("slurmstepd: error: *** STEP 123.0 ON node1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***", ("scheduler", "time_limit", "error"), ""),
+    ("slurmstepd: error: *** JOB 123 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", ("scheduler", "node_failure", "error"), ""),
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks have been OOM Killed.", ("scheduler", "oom_kill", "error"), ""),
+    ("srun: error: node3: task 5: Killed", ("scheduler", "task_ended", "notice"), ""),
+    ("srun: error: n1: tasks 0-7: Exited with exit code 1", ("scheduler", "task_ended", "notice"), ""),
+    ("srun: error: n1: task 3: Out Of Memory", ("scheduler", "oom_kill", "error"), "3"),
+    ("srun: error: Node failure on node3", ("scheduler", "node_failure", "error"), ""),
+    ("slurmstepd: error: Exceeded job memory limit at some point.", ("scheduler", "oom_kill", "error"), ""),
+    ("mpirun noticed that process rank 3 with PID 1234 on node n1 exited on signal 9 (Killed).", ("scheduler", "task_ended", "notice"), "3"),
+]
+
+INNOCENT = [
+    "node1:4123:4321 [2] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+    "node1:4123:4321 [2] NCCL INFO [Service thread] Connection closed by localRank 1",
+    "node1:4123:4321 [2] NCCL INFO comm 0x55e3 rank 2 nranks 16 cudaDev 2 busId 4e000 - Init COMPLETE",
+    "node1:4123:4321 [2] NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.",
+    "node1:4123:4321 [2] NCCL INFO Connected all rings",
+    "[1700000000.123456] [node1:4123 :0]  ucp_context.c:2119 UCX  INFO  Version 1.17.0",
+    "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 111 - Connection refused).",
+    "iteration 10/100 | lm loss: 2.3 | grad norm: 1.0",
+    "INFO: CUDA error checking is enabled",
+    "[W ProcessGroupNCCL.cpp:1856] Warning: 0NCCL_AVOID_RECORD_STREAMS=1 has no effect for point-to-point collectives.",
+    "downloading shard segfaults.tar Segmentation-dataset",
+    "Setting ulimit to avoid too many open files",
+]
+
+
+def read(line: str) -> list[JobMessage]:
+    return list(JobOutput(TABLE).read(line.encode() + b"\n", 0.0))
+
+
+@pytest.mark.parametrize(("line", "says", "rank"), LINES)
+def test_a_line_says_what_it_is_and_how_bad(line: str, says: tuple[str, str, str], rank: str) -> None:
+    [message] = read(line)
+    assert (message.component, message.code, message.level) == says
+    assert message.rank == rank
+
+
+@pytest.mark.parametrize("line", INNOCENT)
+def test_twin_what_looks_alike_and_is_harmless_is_no_error(line: str) -> None:
+    assert not any(message.level == "error" for message in read(line))
