@@ -126,7 +126,7 @@ class NcclInspectorCollector:
                     one = measured_operation(line)
                 except ValueError as error:
                     self.unreadable += 1
-                    self._tell(f"{tailer.path}: a line is no record of NCCL Inspector v4.0: {error}")
+                    self._tell(f"{tailer.path}: a line is no record of NCCL Inspector: {error}")
                     continue
                 if one is not None:
                     totals.setdefault(PEER_TO_PEER if one.peer_to_peer else role_of(one.group), OperationTotals()).add(one)

@@ -18,7 +18,7 @@ from eagle_eye.clock import Clock
 
 from .ras_json import read_json
 from .ras_report import RasError, RasReport
-from .ras_text import read_text
+from .ras_text import read_text, whole_text
 
 PROTOCOL = 2
 REPORT_BYTES = 8 << 20
@@ -77,7 +77,7 @@ def ask_ras(address: RasAddress, clock: Clock, *, as_json: bool = True, greeting
             raise RasError(f"no whole report within {report_s:g} s") from None
         except OSError as error:
             raise RasError(f"the connection broke: {error.strerror or error}") from None
-        return read_json(data) if in_json else read_text(data)
+        return read_json(data) if in_json else read_text(whole_text(data))
     raise RasError(f"it takes connections and says nothing within {greeting_s:g} s, {TRIES} times: its process is stopped or hangs, or another program listens there")
 
 

@@ -19,7 +19,7 @@ from .ras_report import (
 )
 
 _VERSION = re.compile(r"NCCL version (\S+)")
-_GROUP = re.compile(r"\s*(\d+)\s+\d+\s+\d+\s+\d+(?:-\d+)?\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*\Z")
+_GROUP = re.compile(r"\s*(\d+)\s+\d+\s+\d+(?:-\d+)?\s+\d+(?:-\d+)?\s+(?:\d+-)?(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*\Z")
 """A row of the summary: number of the group, …, ranks of each communicator."""
 _COMMUNICATOR = re.compile(r"#(\d+)-\d+ \(([0-9a-f]{1,16})\) [A-Z]+\Z")
 _ABSENT = re.compile(r"  Missing communicator data from (\d+) ranks?\Z")
@@ -37,6 +37,7 @@ _PROCESS = re.compile(r"  Process (\d+) on node (\S+) managing GPUs? ")
 _COLLECTIVE = "collective"
 """The word in the place of an operation's name where NCCL counts all kinds together (2.24, 2.25)."""
 NOT_A_MEMBER = "NOCOMM"
+HEADINGS = ("Errors", "Warnings")
 
 
 class _Error(NamedTuple):
@@ -155,11 +156,18 @@ class _Reader:
         return self._counted(int(told["count"] or 0), 1)
 
 
+def whole_text(data: bytes) -> bytes:
+    """The answer of a connection. Raises RasError where it ends before the last heading, which every answer has."""
+    if b"Warnings" not in data.splitlines():
+        raise RasError(f"its text of {len(data)} bytes ends early, or is of another version")
+    return data
+
+
 def read_text(data: bytes) -> RasReport:
-    """Raises RasError for what is no whole answer."""
+    """An answer, or the part of one that somebody kept: its table of communicators, errors or warnings. Raises RasError for what has none of them."""
     text = data.decode("utf-8", "replace")
     lines = text.splitlines()
-    if "Warnings" not in lines:  # the last heading of every answer, with or without lines below it
+    if not any(line in HEADINGS or _GROUP.match(line) or _COMMUNICATOR.match(line) for line in lines):
         raise RasError(f"its text of {len(data)} bytes ends early, or is of another version")
     reader = _Reader()
     try:

@@ -1,6 +1,6 @@
 """A dump of torch's flight recorder, as a file of one rank or as the JSON that a living worker answers with.
 
-Dump versions 2.0 to 2.10, from torch 2.3 to 2.13. A pickle that holds more than plain containers, numbers and texts is refused, since to
+Dump versions 1.1 to 2.10, from torch 2.2 to 2.13; those before 2.0 name a group by the number that the rank gives it. A pickle that holds more than plain containers, numbers and texts is refused, since to
 load it would run what it says.
 """
 
@@ -87,7 +87,7 @@ def dump_of(record: object, rank: int = -1) -> FlightDump:
     """From what a pickle or JSON holds. Raises WireError for what is no dump; entries that cannot be read are left out."""
     if not isinstance(record, Mapping) or not isinstance(record.get("entries", []), list):
         raise WireError("no dump of a flight recorder: it has no list `entries`")
-    groups = dict(filter(None, map(_group, list(_mapping(record.get("pg_config")).values())[:MOST_GROUPS])))
+    groups = dict(filter(None, (_group(name, value) for name, value in list(_mapping(record.get("pg_config")).items())[:MOST_GROUPS])))
     progress = dict(filter(None, (_progress(name, value) for name, value in list(_mapping(record.get("pg_status")).items())[:MOST_GROUPS])))
     collectives = tuple(filter(None, map(_collective, record.get("entries", []))))
     return FlightDump(rank, _text(record.get("version")), groups, progress, collectives)
@@ -111,8 +111,8 @@ def _text(value: object) -> str:
     return str(value) if isinstance(value, (str, int)) else ""
 
 
-def _group(value: object) -> tuple[str, GroupConfiguration] | None:
-    fields = _mapping(value)
+def _group(number: object, value: object) -> tuple[str, GroupConfiguration] | None:
+    fields = {"name": number, "ranks": value} if isinstance(value, (list, tuple)) else _mapping(value)  # a list before version 2.0
     name = _text(fields.get("name"))
     if not name:
         return None
@@ -136,13 +136,14 @@ def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
 def _collective(value: object) -> Collective | None:
     fields = _mapping(value)
     try:
-        group, operation = fields["process_group"], _text(fields["profiling_name"])
+        group, operation = fields.get("process_group", fields.get("pg_id")), _text(fields["profiling_name"])
+        kind = operation.partition(":")[2] or operation
         return Collective(
             group=_text(group[0] if isinstance(group, (list, tuple)) else group),
-            number=int(fields["collective_seq_id"]),
-            operation=operation.partition(":")[2] or operation,
+            number=int(fields["collective_seq_id"] if "collective_seq_id" in fields else fields["seq_id"]),
+            operation=kind,
             over=bool(fields.get("retired")) or fields.get("state") == "completed",  # gloo's stay "scheduled"
-            peer_to_peer=bool(fields.get("is_p2p")),
+            peer_to_peer=bool(fields.get("is_p2p", kind.startswith(("send ", "recv ")))),
             created_ns=int(fields.get("time_created_ns") or 0),
             bytes=_bytes(fields.get("input_sizes"), fields.get("input_dtypes")),
         )

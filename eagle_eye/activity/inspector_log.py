@@ -1,4 +1,4 @@
-"""What NCCL Inspector, a profiler plugin of NCCL 2.28 and later, writes of each collective: one JSON object a line, in HOST-pidPID.log (format v4.0).
+"""What NCCL Inspector, a profiler plugin of NCCL 2.28 and later, writes of each collective: one JSON object a line, in HOST-pidPID.log (formats v4.0 to v5.1).
 
 It measures on the GPU from when the rank's own kernel runs: so the rank that comes last to a collective has the shortest time in it, and the others wait for it.
 Messages under 8 KiB are left out unless its configuration says otherwise, and so is what is still under way.
@@ -27,6 +27,8 @@ KEYS_MOST = 100_000
 GIGABYTE = 1e9
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+"""Some builds write 5663.0 for a whole number."""
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
@@ -41,7 +43,7 @@ class _Collective(msgspec.Struct, frozen=True):
     coll: _Text
     coll_sn: _Count
     coll_msg_size_bytes: _Count
-    coll_exec_time_us: _Count
+    coll_exec_time_us: _Time
     coll_busbw_gbs: float | str = math.nan
     """Text where it is no number."""
 
@@ -50,7 +52,7 @@ class _PeerToPeer(msgspec.Struct, frozen=True):
     p2p: _Text
     p2p_sn: _Count
     p2p_msg_size_bytes: _Count
-    p2p_exec_time_us: _Count
+    p2p_exec_time_us: _Time
     p2p_busbw_gbs: float | str = math.nan
 
 

@@ -84,6 +84,16 @@ def test_absent_and_lagging_ranks_of_a_communicator_are_told_together() -> None:
     assert (len(found.absent), len(found.lags)) == (1, 1)
 
 
+HEALTHY = "    0         8         4         1         4        32   RUNNING      OK\n"
+
+
+@pytest.mark.parametrize(("kept", "says"), [(HEALTHY, []), (SILENT, [(1, 0)]), (LAGGING, [(0, 1)])], ids=["table", "errors", "warnings"])
+def test_the_part_of_a_report_that_somebody_kept_is_read(kept: str, says: list[tuple[int, int]]) -> None:
+    """As the guide of NCCL shows them."""
+    found = read_text(f"Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n{kept}".encode()).communicators
+    assert [(each.absent_count, len(each.lags)) for each in found] == says
+
+
 def test_the_words_of_the_first_releases() -> None:
     """NCCL 2.24 and 2.25 give numbers of ranks alone, and count all operations together."""
     errors = "#0-0 (cf264af53edbe986) INCOMPLETE\n  Missing communicator data from 2 ranks\n  The missing ranks: 20,21\n\n"
@@ -135,7 +145,7 @@ def test_fault_a_torn_or_changed_report_is_read_or_named(whole: bytes, draw: st.
             read(data)
 
 
-@pytest.mark.parametrize("data", [TEXT[: TEXT.index(b"Warnings")], JSON[:-1], b"", b"[]", b"{}", b'{"communicators": [{"hash": "x"}]}', b"[" * 100_000, b"ERROR: Unknown command STATUS\n"])
+@pytest.mark.parametrize("data", [TEXT[: TEXT.index(b"Group ")], JSON[:-1], b"", b"[]", b"{}", b'{"communicators": [{"hash": "x"}]}', b"[" * 100_000, b"ERROR: Unknown command STATUS\n"])
 def test_fault_what_is_no_whole_report_is_refused(data: bytes) -> None:
     for read in (read_json, read_text):
         with pytest.raises(RasError):

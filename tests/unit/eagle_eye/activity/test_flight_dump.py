@@ -48,6 +48,19 @@ def test_a_pickle_and_its_json_say_the_same(tmp_path: Path, write: Any) -> None:
     assert [(each.group, each.number, each.operation, each.over, each.bytes) for each in dump.collectives] == [("0", 1, "all_reduce", True, 24), ("0", 2, "all_reduce", False, 24)]
 
 
+@pytest.mark.parametrize("write", [pickle.dumps, lambda found: json.dumps(found).encode()])
+def test_a_dump_of_torch_2_2_and_2_3_is_read(tmp_path: Path, write: Any) -> None:
+    """Dump versions 1.1 and 1.4: groups are numbers, all operations of a group are counted together, and none says that it is between two ranks."""
+    entries = [
+        {"record_id": 0, "pg_id": 3, "seq_id": 7, "op_id": 1, "profiling_name": name, "time_created_ns": 5, "input_sizes": [[2]], "state": "started", "retired": False}
+        for name in ("nccl:all_reduce", "nccl:send 0->1")
+    ]
+    (tmp_path / "nccl_trace_rank_5").write_bytes(write({"version": "1.4", "pg_config": {3: [4, 5]}, "entries": entries}))
+    dump = read_dump(tmp_path / "nccl_trace_rank_5")
+    assert (dump.rank, dump.version, dump.groups["3"].ranks) == (5, "1.4", (4, 5))
+    assert [(each.group, each.number, each.operation, each.over, each.peer_to_peer) for each in dump.collectives] == [("3", 7, "all_reduce", False, False), ("3", 7, "send 0->1", False, True)]
+
+
 class Attack:
     """A pickle that runs a command when it is loaded."""
 

@@ -28,6 +28,15 @@ def test_a_line_of_a_message_from_one_to_one() -> None:
     assert (one.operation, one.peer_to_peer, one.group) == ("Send", True, "")
 
 
+def test_a_time_with_a_fraction_and_a_record_of_what_was_dropped() -> None:
+    """Of later formats (v4.1 to v5.1)."""
+    one = measured_operation(b'{"header":{"id":"0xad","rank":1,"n_ranks":3,"nnodes":3},"metadata":{"inspector_output_format_version":"v4.0","pid":48},"coll_perf":'
+                             b'{"coll":"AllReduce","coll_sn":8995,"coll_msg_size_bytes":2360832,"coll_exec_time_us":5663.0,"coll_busbw_gbs":0.55}}')  # fmt: skip
+    assert one is not None
+    assert (one.rank, one.seconds) == (1, 0.005663)
+    assert measured_operation(b'{"header":{"id":"0xad","rank":1},"metadata":{"inspector_output_format_version":"v4.3"},"dump_stats":{"coll_records":1024}}') is None
+
+
 @pytest.mark.parametrize("bus_gbs", ["nan", -1.0])
 def test_a_bandwidth_that_cannot_be_is_not_told(bus_gbs: float | str) -> None:
     one = measured_operation(inspector_line(bus_gbs=bus_gbs).encode())
