@@ -27,6 +27,8 @@ FAULT_TAINTS = ("nvidia.com/*-error", "*.health/*", "node.cloudprovider.kubernet
 """Keys of taints that tell of a fault: NVSentinel's as its documentation shows them, and those of Kubernetes that no condition repeats."""
 GOOD_ENDINGS = ("Ready", "Healthy", "Available")
 """A condition that is so named is good when it is True, whatever it begins with."""
+GOOD_CONDITIONS = ("AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady", "NetworkingReady", "StorageReady", "GPUReady", "GPUHealthy", "GpuHealthy")
+"""Types of conditions whose status False is a fault: those of EKS's node monitoring agent, and of GPUs. Another one's False may mean that nothing was set up."""
 END_TAINTS = {
     "ToBeDeletedByClusterAutoscaler": "scale_down",
     "karpenter.sh/disrupted": "scale_down",
@@ -141,6 +143,9 @@ def node_state_of(node: KubernetesNode, conditions: Sequence[str] = FAULT_CONDIT
         if condition.type == "Ready":
             if condition.status != "True":
                 found["not_ready"] = f"{condition.reason}: {condition.message}"
+        elif condition.type in GOOD_CONDITIONS:
+            if condition.status == "False":
+                found[condition.type] = f"{condition.reason}: {condition.message}"
         elif condition.status == "True" and _matches(condition.type, conditions) and not condition.type.endswith(GOOD_ENDINGS):
             found[condition.type] = f"{condition.reason}: {condition.message}"
     for taint in node.spec.taints or ():

@@ -112,7 +112,7 @@ def _text(value: object) -> str:
 
 
 def _group(number: object, value: object) -> tuple[str, GroupConfiguration] | None:
-    fields = {"name": number, "ranks": value} if isinstance(value, (list, tuple)) else _mapping(value)  # a list before version 2.0
+    fields: Mapping[Any, Any] = {"name": number, "ranks": value} if isinstance(value, (list, tuple)) else _mapping(value)  # a list before version 2.0
     name = _text(fields.get("name"))
     if not name:
         return None

@@ -53,6 +53,14 @@ def test_fault_a_condition_that_is_true_is_told_with_its_words(name: str, reason
     assert (state.states, state.reason) == ((name,), f"{reason}: {message}")
 
 
+def test_fault_a_good_condition_that_is_false_is_told_with_its_words() -> None:
+    """As EKS's node monitoring agent sets them."""
+    state = node_state_of(node(condition("AcceleratedHardwareReady", "False", reason="NvidiaXID79Error", message="GPU fell off the bus")))
+    assert (state.states, state.reason) == (("AcceleratedHardwareReady",), "NvidiaXID79Error: GPU fell off the bus")
+    twins = (condition("AcceleratedHardwareReady"), condition("StorageReady", "Unknown"), condition("InstallerReady", "False"))
+    assert node_state_of(node(*twins)).states == ()
+
+
 def test_twin_conditions_that_are_false_unknown_good_or_of_nobody_are_not() -> None:
     ordinary = (condition("KernelDeadlock", "False"), condition("GpuMemWatch", "Unknown"), condition("GPUReady"), condition("EtcdIsVoter"))
     assert node_state_of(node(*ordinary, taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])).states == ()
