@@ -419,25 +419,29 @@ def _encode_batch(batch: Batch) -> bytes:
     return b"".join((_PREFIX.pack(MAGIC, SCHEMA, _BATCH), _LENGTH.pack(len(header)), header, *body))
 
 
+def check_shapes(reading: Reading | StepReading) -> None:
+    """Raises WireError if its arrays do not fit its entities, or workers, and names."""
+    if isinstance(reading, Reading):
+        expected: tuple[int, ...] = (len(reading.entities), len(reading.names))
+        if reading.matrix.shape != expected or not reading.names:
+            raise WireError(f"the matrix of {reading.source!r} has shape {reading.matrix.shape}, not {expected}")
+        return
+    rows, workers, names = len(reading.numbers), len(reading.workers), len(reading.names)
+    parts = ((reading.numbers, (rows,)), (reading.epochs, (rows,)), (reading.ends, (rows, workers)), (reading.values, (rows, workers, names)))
+    for array, expected in parts:
+        if array.shape != expected or not names:
+            raise WireError(f"a step array of {reading.source!r} has shape {array.shape}, not {expected}")
+
+
 def _reading_bytes(reading: Reading) -> bytes:
-    expected = (len(reading.entities), len(reading.names))
-    if reading.matrix.shape != expected or not reading.names:
-        raise WireError(f"the matrix of {reading.source!r} has shape {reading.matrix.shape}, not {expected}")
+    check_shapes(reading)
     return reading.matrix.astype("<f4", copy=False).tobytes()
 
 
 def _step_bytes(reading: StepReading) -> bytes:
-    rows, workers, names = len(reading.numbers), len(reading.workers), len(reading.names)
-    parts = (
-        (reading.numbers, "<i8", (rows,)),
-        (reading.epochs, "<i8", (rows,)),
-        (reading.ends, "<f8", (rows, workers)),
-        (reading.values, "<f8", (rows, workers, names)),
-    )
-    for array, _, expected in parts:
-        if array.shape != expected or not names:
-            raise WireError(f"a step array of {reading.source!r} has shape {array.shape}, not {expected}")
-    return b"".join(array.astype(dtype, copy=False).tobytes() for array, dtype, _ in parts)
+    check_shapes(reading)
+    parts = ((reading.numbers, "<i8"), (reading.epochs, "<i8"), (reading.ends, "<f8"), (reading.values, "<f8"))
+    return b"".join(array.astype(dtype, copy=False).tobytes() for array, dtype in parts)
 
 
 def _unseal_reading(

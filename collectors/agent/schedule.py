@@ -16,6 +16,8 @@ from eagle_eye.protocols import Collector
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Reading, StepReading
 
+from .result_check import checked
+
 BACKOFF_MAX_S = 60.0
 LEAD_S = 0.08
 """Collectors run so long before the full second, so that their results are there when the batch is built."""
@@ -148,7 +150,7 @@ class CollectorThread:
             found: tuple[Reading | StepReading | Event, ...] = ()
             failure = ""
             try:
-                found = tuple(self.collector.collect())
-            except Exception as error:  # noqa: BLE001  # boundary: any plugin may raise anything; it is reported and retried
+                found = checked(self.collector.collect())
+            except BaseException as error:  # noqa: BLE001  # boundary: any plugin may raise anything, also SystemExit; it is reported and retried
                 failure = f"{type(error).__name__}: {error}"
             results.put(CollectorResult(self.name, found, failure, time.thread_time() - began))
