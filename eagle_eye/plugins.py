@@ -26,6 +26,7 @@ import msgspec
 from . import __version__
 from .config import Section
 from .errors import PluginError
+from .writable_text import words_of
 
 VERBS = {
     "detectors": "update",
@@ -114,6 +115,8 @@ def build(cls: type, options: Mapping[str, Any], services: Mapping[str, Any]) ->
     except (ValueError, TypeError) as error:
         shown = ", ".join(f"{name} = {_shown(value)}" for name, value in options.items())
         raise PluginError(f"{_name(cls)} refuses its options ({shown}): {error}") from error
+    except (Exception, SystemExit) as error:  # boundary: a stranger's class
+        raise PluginError(f"{_name(cls)} cannot be built: {words_of(error)}; mend it, or set enabled = false") from error
 
 
 def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,8 +168,8 @@ def _ours(room: str) -> types.ModuleType:
 def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # boundary: the module may be a stranger's, and its name anything
-        why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # boundary: the module may be a stranger's, and its name anything
+        why = str(error) if isinstance(error, ImportError) else words_of(error)
         raise PluginError(f"cannot import {name}: {why}; install what it needs, or correct the name") from error
 
 

@@ -20,3 +20,16 @@ def writable(value: Any) -> Any:
     if type(value) is dict:
         return {writable(name): writable(each) for name, each in value.items()}
     return value
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception of foreign code says, with its type; its own `__str__` may fail, too.
+
+    >>> words_of(ValueError("negative length")), words_of(TimeoutError())
+    ('ValueError: negative length', 'TimeoutError')
+    """
+    try:
+        text = writable(str(error))
+    except Exception as failed:  # noqa: BLE001 -- the __str__ of a stranger's class
+        text = f"its __str__ raised {type(failed).__name__}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -45,7 +45,7 @@ def _check(reading: Reading | StepReading) -> None:
     if isinstance(reading, Reading):
         msgspec.convert((reading.source, reading.kind, reading.entities, reading.names, reading.time), tuple[Name, Kind, _Names, _Names, Time], strict=True)
         tables = (reading.entities, reading.names)
-        arrays = [(reading.matrix, np.floating)]
+        arrays: list[tuple[object, type]] = [(reading.matrix, np.floating)]
     else:
         msgspec.convert((reading.source, reading.workers, reading.names), tuple[Name, _Names, _Names], strict=True)
         tables = (reading.workers, reading.names)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from eagle_eye.protocols import Collector
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Reading, StepReading
+from eagle_eye.writable_text import words_of
 
 from .result_check import checked
 
@@ -152,5 +153,5 @@ class CollectorThread:
             try:
                 found = checked(self.collector.collect())
             except BaseException as error:  # noqa: BLE001  # boundary: any plugin may raise anything, also SystemExit; it is reported and retried
-                failure = f"{type(error).__name__}: {error}"
+                failure = words_of(error)
             results.put(CollectorResult(self.name, found, failure, time.thread_time() - began))

@@ -5,13 +5,15 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
 from detectors.features.active_claims import ends_epoch, over
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
-from eagle_eye.types import Claim, Evidence, Finding, Mark
+from eagle_eye.types import Claim, Entity, Evidence, Finding, Kind, Mark
+from eagle_eye.writable_text import words_of, writable
 
 from .open_findings import OpenFindings, detector_digest
 
@@ -21,6 +23,8 @@ MOST_LINES = 256
 LARGEST_REAL = 1e300
 LONG_AGO = 6e10
 """Beyond these no reader takes a number or a time."""
+MOST_CLAIMS = 100_000
+"""Of one detector in one frame: one that claims for ever must not keep the others waiting."""
 FAILURES = 3
 """A detector that raises so many times in a row is muted."""
 NotifyOperator = Callable[[str, str], None]
@@ -35,6 +39,8 @@ class _Slot:
     name: str
     detector: Detector
     digest: str
+    every: int
+    """It is asked at every so many ticks."""
     failures: int = 0
 
     @property
@@ -60,7 +66,7 @@ class DetectorSet:
             self._ticks += 1
         found = list(self._end_inherited(frame, mark)) if self.findings.inherited else []
         for slot in self._slots:
-            due = not frame.tick or self._ticks % getattr(slot.detector, "every", 1) == 0
+            due = not frame.tick or self._ticks % slot.every == 0
             if slot.muted or not due:
                 continue
             for claim in self._claims(slot, frame):
@@ -92,12 +98,14 @@ class DetectorSet:
 
     def _claims(self, slot: _Slot, frame: Frame) -> Iterable[Claim]:
         try:
-            claims = [_writable(claim, frame.time) for claim in slot.detector.update(frame)]
+            claims = [_writable(claim, frame.time) for claim in islice(slot.detector.update(frame), MOST_CLAIMS + 1)]
             _check(claims)
-        except Exception as error:  # noqa: BLE001 -- a detector is foreign code: the others must go on
+        except KeyboardInterrupt:  # of who runs a replay
+            raise
+        except BaseException as error:  # noqa: BLE001 -- a detector is foreign code, and may raise SystemExit: the others must go on
             slot.failures += 1
             _log.exception("detector %s failed on frame %d of %s", slot.name, frame.number, self._job)
-            self._notify("detector.failing", f"{slot.name} on {self._job}: {type(error).__name__}: {error}")
+            self._notify("detector.failing", f"{slot.name} on {self._job}: {words_of(error)}")
             if slot.muted:
                 self._notify(
                     "detector.muted",
@@ -110,17 +118,27 @@ class DetectorSet:
 
 
 def _slot(name: str, detector: Detector) -> _Slot:
-    return _Slot(name, copy.deepcopy(detector), detector_digest(name, detector))
+    every = getattr(detector, "every", 1)
+    return _Slot(name, copy.deepcopy(detector), detector_digest(name, detector), every if isinstance(every, int) and every > 0 else 1)
 
 
-def _check(claims: Iterable[Claim]) -> None:
+def _check(claims: Sequence[Claim]) -> None:
+    if len(claims) > MOST_CLAIMS:
+        raise ValueError(f"claims more than {MOST_CLAIMS} times in one frame")
     for claim in claims:
         if not claim.evidence:
             raise ValueError(f"claims {claim.kind} about {claim.entity} without evidence")
+        entity = claim.entity
+        if not (isinstance(entity, Entity) and isinstance(entity.kind, Kind) and isinstance(entity.name, str) and isinstance(claim.kind, str)):
+            raise TypeError(f"claims {claim.kind!r} about {entity!r}, which is no kind of finding about an entity")
+        if not (entity.name.isascii() and claim.kind.isascii()):
+            (entity.name + claim.kind).encode()  # raises UnicodeEncodeError: its id would be a digest of it
 
 
 def _writable(claim: Claim, now: float) -> Claim:
-    """The claim as a record can hold it: what a program says or logs may be of any length, and no number."""
+    """The claim as a record can hold it: what a program says or logs may be of any length, and no number. Raises TypeError for what is no claim."""
+    if not (isinstance(claim, Claim) and isinstance(claim.evidence, tuple) and isinstance(claim.active, bool)):
+        raise TypeError(f"claims {claim!r:.200}, which is no Claim")
     evidence = claim.evidence
     if len(evidence) > MOST_LINES or not all(map(_is_writable, evidence)):
         evidence = tuple(map(_written, evidence[:MOST_LINES]))
@@ -132,11 +150,15 @@ def _writable(claim: Claim, now: float) -> Claim:
 
 
 def _is_writable(line: Evidence) -> bool:
-    return len(line.text) <= LONGEST_TEXT and _number(line.value) == line.value and _number(line.threshold) == line.threshold
+    short = line.text.isascii() and len(line.text) <= LONGEST_TEXT
+    return short and type(line.event) is type(line.metric) is type(line.status) is str and _number(line.value) == line.value and _number(line.threshold) == line.threshold
 
 
 def _written(line: Evidence) -> Evidence:
-    return msgspec.structs.replace(line, text=line.text[:LONGEST_TEXT], value=_number(line.value), threshold=_number(line.threshold))
+    return Evidence(
+        text=writable(line.text[:LONGEST_TEXT]), event=writable(str(line.event)), metric=writable(str(line.metric)), value=_number(line.value),
+        threshold=_number(line.threshold), status=writable(str(line.status)),
+    )  # fmt: skip
 
 
 def _number(value: float | None) -> float | None:

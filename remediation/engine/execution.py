@@ -15,9 +15,12 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import CalledOff, EagleEyeError, LedgerError, PermanentError, Stale
 from eagle_eye.protocols import Action
 from eagle_eye.types import Plan, Progress
+from eagle_eye.writable_text import words_of, writable
 
 log = logging.getLogger(__name__)
 
+LONGEST_DELAY_S = 3600.0
+"""Before another attempt, whatever an action asks for."""
 Ending = Literal["done", "retry", "refused", "stale", "called off", "stopped"]
 """`stopped`: this leader had no lease on the way; whoever leads next goes on."""
 
@@ -124,7 +127,7 @@ class Execution:
             return self._failed(plan, progress, "refused", error)
         except (EagleEyeError, TimeoutError) as error:
             return self._failed(plan, progress, "retry", error)
-        except Exception as error:  # an action may be a stranger's: its failure must reach the ledger
+        except BaseException as error:  # an action may be a stranger's, and raise SystemExit: its failure must reach the ledger, and the job must not stay busy
             log.exception("action %s of plan %s failed", plan.action, plan.id)
             return self._failed(plan, progress, "refused", error)
 
@@ -138,6 +141,8 @@ class Execution:
         steps, refusal = action.run(plan), ""
         step = next(steps, None)
         while step is not None:
+            if not isinstance(step, Progress):
+                raise PermanentError(f"the action {plan.action} yields {type(step).__name__}, which is no Progress: mend it")
             progress.append(step)
             self._write(plan, step)
             if not self._leads():
@@ -155,21 +160,27 @@ class Execution:
         else:
             self._progress_log.record_result(plan, step)
 
-    def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: Exception) -> ActionReport:
-        detail = str(error) or type(error).__name__
+    def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: BaseException) -> ActionReport:
+        detail = str(error) or type(error).__name__ if isinstance(error, EagleEyeError) else words_of(error)
         now = self._clock.now()
         unwritten = not progress or progress[-1].state != "intended"
         if unwritten:
             progress.append(Progress(step=plan.action, state="intended", time=now))
-        failed = Progress(step=progress[-1].step, state="failed", time=now, detail=detail)
+        failed = Progress(step=progress[-1].step, state="failed", time=now, detail=writable(detail))
         try:
             if unwritten:
                 self._progress_log.record_intent(plan, progress[-1])
             self._progress_log.record_result(plan, failed)
-        except EagleEyeError:
+        except Exception:  # boundary: whatever is wrong with what it says of itself, the job must not stay busy
             log.exception("the failure of plan %s could not be written down", plan.id)
-        delay = float(getattr(error, "delay", 1.0))
-        return ActionReport(plan=plan, ending=ending, progress=(*progress, failed), detail=detail, delay=delay)
+        return ActionReport(plan=plan, ending=ending, progress=(*progress, failed), detail=failed.detail, delay=_delay_of(error))
+
+
+def _delay_of(error: BaseException) -> float:
+    """After so many seconds it asks to be tried again; what is no such time is LONGEST_DELAY_S at most."""
+    delay = getattr(error, "delay", 1.0)
+    usable = isinstance(delay, int | float) and delay >= 0.0
+    return float(min(delay, LONGEST_DELAY_S)) if usable else 1.0
 
 
 def _commands_next(plan: Plan, progress: list[Progress]) -> bool:
@@ -196,5 +207,5 @@ def _steps_of(action: Action, plan: Plan) -> Iterator[Progress]:
         yield from action.run(plan)
     except LedgerError:
         raise
-    except Exception:  # boundary: an action may be a stranger's
+    except (Exception, SystemExit):  # boundary: an action may be a stranger's
         log.exception("action %s of plan %s failed", plan.action, plan.id)

@@ -5,10 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Guard
 from eagle_eye.types import Allow, Hold, Plan, Refuse, Situation, Verdict, Window
+from eagle_eye.writable_text import words_of
 from remediation.policy.engine_settings import EngineSettings
 
 from .engine_state import EngineState
@@ -95,11 +98,11 @@ def _verdict(guard: Guard, plan: Plan, situation: Situation) -> Verdict:
     name = type(guard).__module__.rpartition(".")[2]
     try:
         verdict = guard(plan, situation)
-    except Exception as error:  # boundary: a guard may be a stranger's
+        if isinstance(verdict, Allow | Hold | Refuse):
+            return msgspec.json.decode(msgspec.json.encode(verdict), type=type(verdict))
+    except BaseException as error:  # boundary: a guard may be a stranger's, and raise SystemExit
         log.exception("guard %s failed on plan %s", name, plan.id)
-        return Refuse(guard=name, reason=f"the guard failed ({type(error).__name__}: {error}): mend it, or set enabled = false in [guards.{name}]")
-    if isinstance(verdict, Allow | Hold | Refuse):
-        return verdict
+        return Refuse(guard=name, reason=f"the guard failed ({words_of(error)}): mend it, or set enabled = false in [guards.{name}]")
     return Refuse(guard=name, reason=f"the guard answered {type(verdict).__name__} in place of a verdict: mend it, or set enabled = false in [guards.{name}]")
 
 

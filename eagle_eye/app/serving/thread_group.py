@@ -26,7 +26,7 @@ class ThreadGroup:
         def guarded() -> None:
             try:
                 work()
-            except Exception as error:  # boundary: without this a thread could die unseen, and the process would do nothing
+            except BaseException as error:  # boundary: without this a thread could die unseen (threads swallow SystemExit), and the process would do nothing
                 log.exception("the %s failed", name)
                 self.fail(error)
 

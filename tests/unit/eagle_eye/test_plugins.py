@@ -108,3 +108,23 @@ def test_a_stranger_of_the_same_name_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(detectors, "__version__", "0.1.11")
     with pytest.raises(PluginError, match=r"the package 'detectors' at .*detectors.__init__.py is not Eagle Eye's"):
         plugins.available("detectors")
+
+
+@pytest.mark.parametrize("text", ["raise SystemExit(0)", "import sys; sys.exit('no licence')", "1 / 0", "def (", "import not_there_either"])
+def test_a_module_that_cannot_be_imported_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sys.exit() of a module ended the server with exit code 0 and no word."""
+    (tmp_path / "foreign_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PluginError, match="cannot import foreign_module"):
+        plugins.load("detectors", "foreign_module:Sample")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no GPU"), SystemExit(1), OSError("no file")])
+def test_a_plugin_that_cannot_be_built_is_named(error: BaseException) -> None:
+    @dataclass
+    class Unfit(Sample):
+        def __post_init__(self) -> None:
+            raise error
+
+    with pytest.raises(PluginError, match=r"Unfit cannot be built: .*enabled = false"):
+        plugins.build(Unfit, {}, {"clock": FakeClock()})

@@ -5,7 +5,7 @@ import pytest
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import PermanentError, Stale, TemporaryError
-from eagle_eye.types import Plan, Severity, Target
+from eagle_eye.types import Plan, Progress, Severity, Target
 from fakes.fake_commander import FakeCommander
 from remediation.actions.dump import Dump
 from remediation.actions.evict_node import EvictNode
@@ -152,6 +152,49 @@ def test_an_action_that_breaks_in_a_way_of_its_own_is_reported_too(clock):
     [report] = execution.reports()
     assert report.ending == "refused"
     assert book.written == [("odd", "intended"), ("odd", "failed")]
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+class Asking(TemporaryError):
+    def __init__(self, delay):
+        super().__init__("not yet")
+        self.delay = delay
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), KeyboardInterrupt(), Unspeakable(), *map(Asking, (float("nan"), "soon", -1.0, 10**400, None))])
+def test_whatever_an_action_raises_its_job_does_not_stay_busy(clock, raised):
+    class Odd:
+        def run(self, plan):
+            raise raised
+            yield
+
+    execution = Execution(actions={"odd": Odd()}, log=MemoryProgressLog(), clock=clock, start=at_once)
+    execution.begin(plan("odd"))
+    [report] = execution.reports()
+    assert report.ending == ("retry" if isinstance(raised, Asking) else "refused")
+    assert 0.0 <= report.delay <= 3600.0
+    assert not execution.busy(JOB)
+
+
+@pytest.mark.parametrize("yielded", ["done", 5, Progress(step="s", state="intended", time=0.0, detail="\ud800")])
+def test_an_action_that_yields_what_is_no_step_is_refused(clock, yielded):
+    class Odd:
+        def run(self, plan):
+            yield yielded
+
+    class Book(MemoryProgressLog):
+        def record_intent(self, plan, step):
+            msgspec.json.encode(step)
+            super().record_intent(plan, step)
+
+    execution = Execution(actions={"odd": Odd()}, log=Book(), clock=clock, start=at_once)
+    execution.begin(plan("odd"))
+    [report] = execution.reports()
+    assert report.ending == "refused"
 
 
 def test_an_action_that_is_not_there_names_the_remedy(clock):

@@ -16,9 +16,11 @@ from eagle_eye.rpc.protobuf_codec import decode_decision, decode_operator_comman
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS
 from eagle_eye.stream.memory import MemoryStream
 from eagle_eye.types import (
+    Allow,
     Entity,
     Event,
     Finding,
+    Hold,
     Incident,
     JobSnapshot,
     Kind,
@@ -194,10 +196,15 @@ class Broken:
     def __call__(self, plan: Plan, situation: Situation, /):
         if self.answer is None:
             raise RuntimeError("a bug")
+        if isinstance(self.answer, BaseException):
+            raise self.answer
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [None, "yes", True])
+NO_VERDICTS = [None, "yes", True, SystemExit(0), Refuse(guard="own", reason=None), Hold(guard="own", reason="r", seconds=math.nan), Allow(guard="\ud800")]
+
+
+@pytest.mark.parametrize("answer", NO_VERDICTS)
 def test_a_guard_that_fails_refuses(make_world, answer):
     world = make_world()
     world.engine._review.guards = [Broken(answer)]
