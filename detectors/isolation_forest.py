@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Share
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
-from eagle_eye.wire import UNREADABLE
 
 from .features.active_claims import ActiveClaims
 

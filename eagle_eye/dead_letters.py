@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from .errors import UNREADABLE
 from .stream import DEAD_LETTERS, OBSERVATIONS, Message, Stream
-from .wire import UNREADABLE
 
 READ = 1000
 LONGEST = 1 << 20

@@ -35,6 +35,10 @@
 """
 
 
+UNREADABLE = (ValueError, RecursionError)
+"""What decoding raises for bytes that hold nothing of ours: the errors of msgspec and json, and UnicodeDecodeError, are ValueErrors."""
+
+
 class EagleEyeError(Exception):
     """Root of the tree: catch this to catch everything that we raise on purpose."""
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from eagle_eye.errors import UNREADABLE
+
 from .types import Event, Kind
 
 NODE_DEVICES = "node.devices"
@@ -61,6 +63,6 @@ def gpus_told(event: Event) -> tuple[NodeGpu, ...] | None:
         return None
     try:
         gpus: tuple[NodeGpu, ...] = _GPUS.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return None
     return gpus

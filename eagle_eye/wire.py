@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from .errors import NewerVersion, RecordRefused, WireError
+from .errors import UNREADABLE, NewerVersion, RecordRefused, WireError
 from .stream import refusal
 from .types import (
     SCHEMA,
@@ -62,9 +62,6 @@ _DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun 
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH_PREFIX = _PREFIX.pack(MAGIC, SCHEMA, _BATCH)
 """Of nearly all records."""
-
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no record."""
 
 SCHEMAS_KEPT = 16_384
 SCHEMA_BYTES_KEPT = 16 << 20

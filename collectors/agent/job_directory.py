@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from collectors.worker.procfs import alive, users_of
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.regular_file import read_owned
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class JobDirectory:
             job = msgspec.structs.replace(msgspec.json.decode(content, type=LocalJob), user=user, file=name)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (OSError, *UNREADABLE) as error:
             log.warning("job file %s is ignored: %s", self.path / name, error)
             return None
         if job.version != VERSION:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.training import atomic_file
 
 from .job_directory import JobDirectory
@@ -94,7 +95,7 @@ class JobRegistry:
             saved = msgspec.json.decode(self._path.read_bytes(), type=_SavedJobs)
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNREADABLE) as error:
             log.warning("%s is ignored, so jobs are known from the run directory alone: %s", self._path, error)
             return {}
         for known in saved.jobs.values():

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.training import atomic_file
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,6 @@ class PositionFile(Generic[Position]):
             return msgspec.json.decode(saved["positions"], type=self._type)
         except FileNotFoundError:
             return {}
-        except (OSError, KeyError, msgspec.MsgspecError) as error:
+        except (OSError, KeyError, *UNREADABLE) as error:
             log.warning("%s is ignored, so logs are read from now on: %s", self._path, error)
             return {}

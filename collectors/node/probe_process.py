@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class ProbeProcess:
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                with suppress(msgspec.MsgspecError):
+                with suppress(*UNREADABLE):
                     found.append(msgspec.json.decode(line, type=ProbeAnswer))
         return found
 

@@ -11,6 +11,7 @@ from dashboard.html import Column, Safe, Tile, joined, tagged
 from dashboard.queries.incident import EvidenceRow, IncidentDetails, PlanRow, Stack
 from dashboard.queries.incidents import IncidentRow
 from dashboard.queries.names import unit_of
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.ledger import TimelineEntry
 from eagle_eye.types import Allow, Rival
 
@@ -163,7 +164,7 @@ def timeline_text(moment: TimelineEntry) -> Safe:
 def _told(document: str) -> str:
     try:
         found = msgspec.json.decode(document)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return document
     if not isinstance(found, dict):
         return document

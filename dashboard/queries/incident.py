@@ -8,6 +8,7 @@ import msgspec
 
 from dashboard.errors import NothingFound
 from dashboard.sources import SPAN_S, Sources
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecord
 from eagle_eye.types import Evidence, Finding, Incident, IncidentNote, Kind, Outcome, Plan, Progress, Rival, Silence
 
@@ -211,7 +212,7 @@ def _stacks_of(detail: str) -> Iterator[Stack]:
     try:
         kept: dict[str, Any] = msgspec.json.decode(detail)
         yield from (Stack(workers=tuple(each["workers"]), text=str(each["stack"])) for each in kept["stacks"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         yield Stack(workers=(), text=detail)
 
 

@@ -13,11 +13,10 @@ from typing import BinaryIO
 
 import msgspec
 
-from eagle_eye.errors import StreamError, WireError
+from eagle_eye.errors import UNREADABLE, StreamError, WireError
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
 from eagle_eye.stream.start_offset import offset_before
 from eagle_eye.types import Finding, Incident, digest_of
-from eagle_eye.wire import UNREADABLE
 
 BEFORE_S = 600.0
 COPIED_AT_ONCE = 4096

@@ -4,10 +4,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Position, Stream
 from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.types import Finding, Incident
-from eagle_eye.wire import UNREADABLE
 
 FAR = 20_000
 """A record so many offsets back is written again, so that the next owner need not read that far back."""

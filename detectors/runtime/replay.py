@@ -13,7 +13,7 @@ import msgspec
 
 from eagle_eye import wire
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import WireError
+from eagle_eye.errors import UNREADABLE, WireError
 from eagle_eye.protocols import Diagnoser
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
 from eagle_eye.stream.memory import MemoryStream
@@ -163,7 +163,7 @@ def _keyed(recorded: list[tuple[str, bytes]]) -> dict[_Key, tuple[Finding | Inci
     for topic, value in recorded:
         try:
             noun: Finding | Incident = msgspec.json.decode(value, type=_NOUNS[topic])
-        except wire.UNREADABLE:
+        except UNREADABLE:
             continue  # nobody has read it
         result.setdefault((topic, noun.id, noun.revision), (noun, value))
     return result

@@ -18,7 +18,7 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.config import AccessConfig
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import UNREADABLE, ConfigError
 
 from .certificates import NAME, CertificateKind, Identity
 from .secret_files import read_private, write_private
@@ -121,7 +121,7 @@ def stream_key(access: AccessConfig, clock: Clock, *, node: str = "") -> StreamK
 def _read(path: Path) -> StreamKey:
     try:
         read = msgspec.json.decode(read_private(path, SETTING), type=_KeyFile)
-    except msgspec.MsgspecError:  # its message may quote the key
+    except UNREADABLE:  # its message may quote the key
         raise ConfigError(f"{SETTING} {path} is no file of `eagle-eye certs issue`: issue it again") from None
     writer = StreamWriter.of(read.subject)
     if writer is None:

@@ -25,7 +25,7 @@ import msgspec
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import AccessConfig, Config
-from eagle_eye.errors import ConfigError, NotAuthenticated
+from eagle_eye.errors import UNREADABLE, ConfigError, NotAuthenticated
 
 from .roles import Person, Role
 from .secret_files import read_private, secret_of, write_private
@@ -153,7 +153,7 @@ def read_entries(path: Path) -> dict[str, TokenRecord]:
     data = read_private(path, SETTING)
     try:
         return msgspec.toml.decode(data, type=dict[str, TokenRecord])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{SETTING} {path}: {error}; mend the line, or make people anew with `eagle-eye token add`") from None
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from eagle_eye.errors import UNREADABLE
+
 PY_SPY_S = 4.0
 """The stacks of a process whose machine is busy are worth the wait: a restart destroys them."""
 TRIES = 2
@@ -172,7 +174,7 @@ def parse(text: bytes, pid: int = 0) -> tuple[ThreadStack, ...]:
     """What `py-spy dump --json` printed, the main thread first; () if it is not that. `pid`: of the process; 0: as the text says."""
     try:
         threads = msgspec.json.decode(text, type=list[_Thread])
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return ()
     found = [
         ThreadStack(

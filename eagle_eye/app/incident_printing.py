@@ -17,7 +17,7 @@ from eagle_eye.app.printing import (
     print_table,
     print_text,
 )
-from eagle_eye.errors import LedgerError
+from eagle_eye.errors import UNREADABLE, LedgerError
 from eagle_eye.ledger.records import IncidentRecord, TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
 
@@ -191,7 +191,7 @@ def _step_text(entry: TimelineEntry) -> str:
         return entry.text
     try:
         fields = msgspec.json.decode(brace + rest)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return entry.text
     if "stacks" in fields:
         return f"{head}{len(fields['stacks'])} different stacks (--stacks prints them)"

@@ -15,6 +15,7 @@ from collectors.agent.garbage_collector import collect_garbage
 from collectors.agent.job_directory import LARGEST, JobDirectory, trusted
 from collectors.worker.procfs import alive as process_alive
 from eagle_eye.clock import Clock
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.regular_file import read_owned
 from eagle_eye.training import atomic_file
 from eagle_eye.training.ring_buffer import start_time_of
@@ -69,7 +70,7 @@ def remove_leftovers(state_dir: Path, run_dir: Path, node: str, clock: Clock) ->
 
 def _entries(state_dir: Path) -> Iterator[tuple[Path, LauncherEntry]]:
     for path in sorted((state_dir / FOLDER).glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # removed meanwhile, or of another format
+        with contextlib.suppress(OSError, *UNREADABLE):  # removed meanwhile, or of another format
             content, user = read_owned(path, LARGEST)
             if trusted(user):  # another user's must not make us look through, and tidy, a directory
                 yield path, msgspec.json.decode(content, type=LauncherEntry)

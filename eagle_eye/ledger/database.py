@@ -166,7 +166,7 @@ class Database:
             raise LedgerRefused(f"{self._name} cannot take a row: {error}") from error
         except SQLAlchemyError as error:
             raise LedgerError(f"{self._name}: {error}") from error
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise LedgerError(
                 f"{self._name} holds a row that this version cannot read ({error}): use the version that wrote it"
             ) from error

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from eagle_eye.config import Config
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.types import Incident, IncidentState
 
 from .factory import ledger_file, open_ledger
@@ -30,7 +31,7 @@ def newest_incidents(config: Config, *, open_only: bool = False, job: str = "", 
     if not config.ledger.url:
         try:
             listed = _read(ledger_file(config), open_only=open_only, job=job, limit=limit)
-        except (sqlite3.Error, msgspec.MsgspecError):
+        except (sqlite3.Error, *UNREADABLE):
             listed = None  # the ledger itself says what is wrong, and the remedy
         if listed is not None:
             return listed

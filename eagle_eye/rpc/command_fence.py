@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.errors import ControlError, Stale
+from eagle_eye.errors import UNREADABLE, ControlError, Stale
 from eagle_eye.training import atomic_file
 
 from .control_messages import Body, Command
@@ -159,9 +159,10 @@ def _read(path: Path) -> _Memory:
         return _Memory()
     except OSError as error:
         raise ControlError(f"cannot read {path}: {error.strerror}; make it readable, or choose another --state-dir") from error
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         aside = path.with_name(path.name + ".torn")
-        path.replace(aside)
+        with contextlib.suppress(OSError):  # where nothing can be written no command is obeyed
+            path.replace(aside)
         log.warning("%s cannot be read (%s): moved to %s; the next leader's term counts as the highest", path, error, aside)
         return _Memory()
 

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from eagle_eye.errors import ControlError
+from eagle_eye.errors import UNREADABLE, ControlError
 from eagle_eye.writable_text import writable
 
 from . import control_pb2 as pb
@@ -50,7 +50,7 @@ def decode_body(data: bytes) -> Body:
     """Body of a JSON object; nothing at all is an empty one. ControlError for anything else."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any]) if data else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ControlError(f"a control message holds no JSON object: {error}") from None
 
 

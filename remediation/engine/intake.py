@@ -20,13 +20,12 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
-from eagle_eye.errors import StreamError
+from eagle_eye.errors import UNREADABLE, StreamError
 from eagle_eye.ledger import IncidentRecord
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream, refusal
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
-from eagle_eye.wire import UNREADABLE
 
 from .handler_failures import ends_term
 

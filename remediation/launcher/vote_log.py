@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.errors import ControlError, Stale
+from eagle_eye.errors import UNREADABLE, ControlError, Stale
 from eagle_eye.rpc.command_fence import write_whole
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Layout
+from eagle_eye.types.entity import Number
 from remediation.launcher.coordinator.quorum import Electorate, electorate_of
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ LEAP = 100
 class VoteRecord(msgspec.Struct, kw_only=True):
     """The votes that were given. On disk before they are sent."""
 
-    promised: int = 0
+    promised: Number = 0
     """The highest epoch that this launcher has voted for."""
     ballot: str = ""
     """Digest of the layout that it has voted for under that number."""
@@ -33,6 +34,12 @@ class VoteRecord(msgspec.Struct, kw_only=True):
     """Layouts that it has voted for since, that may be valid without its knowledge."""
     over: bool = False
     """The run ended properly; a new start of the same name begins anew, above the old epochs."""
+
+
+class _Written(VoteRecord, kw_only=True):
+    """As it is on disk: where the highest epoch is not named, no votes can be read."""
+
+    promised: Number
 
 
 class VoteLog:
@@ -122,10 +129,10 @@ class VoteLog:
 
     def _read(self) -> VoteRecord:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=VoteRecord)
+            return VoteRecord(**msgspec.structs.asdict(msgspec.json.decode(self.path.read_bytes(), type=_Written)))
         except FileNotFoundError:
             return VoteRecord()
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNREADABLE) as error:
             self.unreadable = f"the votes of this launcher cannot be read ({self.path}: {error}): delete the file once no launcher of the run is left"
             log.warning("%s; it does not vote", self.unreadable)
             return VoteRecord()

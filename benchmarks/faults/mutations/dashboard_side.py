@@ -31,10 +31,10 @@ from dashboard.viewer import Viewer
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Finding, Incident, IncidentState, Layout, Notice, Outcome, Plan, Severity
 from eagle_eye.types import Target as PlanTarget
-from eagle_eye.wire import UNREADABLE
 
 from . import history_files
 from .history_files import WrittenHistory

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import TemporaryError
+from eagle_eye.errors import UNREADABLE, TemporaryError
 from eagle_eye.ledger import Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS
 from eagle_eye.types import Finding, Incident, JobSnapshot, Mode
-from eagle_eye.wire import UNREADABLE
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
 from remediation.engine.intake import Intake

@@ -485,3 +485,10 @@ def test_beyond_its_budget_the_agent_asks_its_costliest_collector_less_often_and
     told = [event for event in node.records.events() if event.name == "agent.budget"]
     assert [(event.attributes["collector"], event.attributes["pace"]) for event in told] == [("busy", "2"), ("busy", "4"), ("busy", "8")]
     assert "agent.cpu_percent allows 1e-06" in told[0].message
+
+
+@pytest.mark.parametrize("damaged", [b'{"jobs": {"\xff": {}}}', b'{"more": ' + b"[" * 100_000, b"{"])
+def test_saved_jobs_that_are_damaged_in_any_way_end_no_agent(tmp_path: Path, damaged: bytes) -> None:
+    saved = tmp_path / "n1.json"
+    saved.write_bytes(damaged)
+    assert JobRegistry(tmp_path, saved, NOW).running == ()

@@ -115,6 +115,13 @@ def test_a_torn_file_is_moved_aside_and_the_next_term_counts(tmp_path: Path, cap
     assert CommandFence(tmp_path).term == 2
 
 
+@pytest.mark.parametrize("damaged", [b'{"jobs": {"\xff": {}}}', b'{"more": ' + b"[" * 100_000, b"\0" * 64])
+def test_a_file_that_is_damaged_in_any_way_ends_no_launcher(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / FILE).write_bytes(damaged)
+    assert CommandFence(tmp_path).term == 0
+    assert (tmp_path / f"{FILE}.torn").exists()
+
+
 def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "terms").write_text("a file where a directory should be")
     with pytest.raises(ControlError, match=r"cannot read .*fence\.json.*--state-dir"):

@@ -45,7 +45,7 @@ def test_an_epoch_that_others_agreed_to_starts_though_the_disk_takes_nothing(tmp
     assert last.epoch == 4
 
 
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[1]", b'{"promised": "x"}', b"\xff\xfe"])
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[1]", b'{"promised": "x"}', b"\xff\xfe", b"{}", b'{"promised": -7}', b'{"more": ' + b"[" * 100_000])
 def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_path: Path, damaged: bytes) -> None:
     VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=7, ballot="a"))
     path = tmp_path / "votes" / "r-n0.json"
