@@ -2,9 +2,8 @@
 
 A loop of torch calls three things, whatever framework is around it: `DataLoader`'s iterator, `torch.autograd.backward` and `Optimizer.step`. The
 third has hooks for everybody (torch.optim.optimizer.register_optimizer_step_pre_hook), around the other two a function is put, and one around
-`Work.wait`, by which a collective of `torch.distributed` waits for others. DistributedDataParallel waits in C++, at the end of the backward pass: behind
-the last gradient, in a callback of autograd's engine. One that is queued before, with the first gradient, is called before it. Nothing here raises into the script, and everything that it calls is called as before. A script that begins a step
-itself is left alone from then on.
+`Work.wait`, by which a collective of `torch.distributed` waits for others; what waits behind the last gradient is seen, too (last_gradient.py). Nothing
+here raises into the script, and everything that it calls is called as before. A script that begins a step itself is left alone from then on.
 """
 
 import atexit
@@ -20,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from .last_gradient import LastGradient
 from .probe import Monitor
 
 _log = logging.getLogger("eagle_eye.probe")
@@ -52,6 +52,7 @@ class OptimizerSteps:
         self._leader: Callable[[], object] = lambda: None
         """Gives the optimizer whose steps are counted, None where it is gone: held weakly, and its id may be the next one's."""
         self._others = 0
+        self._ending = LastGradient(self._last_gradient)
         self._over = self._backward = False
         """The script is left alone; it is in a backward pass that is marked."""
 
@@ -97,7 +98,7 @@ class OptimizerSteps:
         def marked(*arguments: Any, **named: Any) -> Any:
             if self._over or self._backward or not self._enter("backward"):
                 return backward(*arguments, **named)
-            hook = self._hook(arguments[0] if arguments else named.get("tensors"))
+            hook = self._ending.watch(arguments[0] if arguments else named.get("tensors"))
             self._backward = True
             try:
                 return backward(*arguments, **named)
@@ -108,30 +109,6 @@ class OptimizerSteps:
                 self._monitor.mark("forward")
 
         return marked
-
-    def _hook(self, tensors: Any) -> Any:
-        """Called with the first gradient; None where nobody can be waited for, or torch traces what the backward pass does."""
-        try:
-            from torch import Tensor, compiler, distributed
-
-            if not (distributed.is_available() and distributed.is_initialized()) or compiler.is_compiling() or _traces_backward():
-                return None
-            given = tensors if isinstance(tensors, (list, tuple)) else (tensors,)  # what can be read once is not ours to read
-            first = next((each for each in given if isinstance(each, Tensor) and each.requires_grad), None)
-            return _put_first(first, self._first_gradient) if first is not None else None
-        except Exception:  # noqa: BLE001 - what it is given may be anything
-            _log.debug("no hook on this backward pass", exc_info=True)
-            return None
-
-    def _first_gradient(self, _gradient: object) -> None:
-        """By a thread of autograd, on a GPU."""
-        try:
-            from torch.autograd import Variable
-
-            engine: Any = Variable._execution_engine
-            engine.queue_callback(self._last_gradient)
-        except Exception:  # noqa: BLE001 - a private part of torch: the backward pass goes on
-            _log.debug("the end of the backward pass cannot be seen", exc_info=True)
 
     def _last_gradient(self) -> None:
         """Whoever runs the backward pass waits for this, and marks nothing meanwhile."""
@@ -195,21 +172,6 @@ class OptimizerSteps:
         self._others = 0 if optimizer is leader else self._others + 1
         if leader is None or self._others > OTHERS:
             self._leader, self._others = weakref.ref(optimizer), 0
-
-
-def _put_first(tensor: Any, function: Callable[[object], None]) -> Any:
-    """A hook on a tensor, before those that it has: FSDP's, which queues what waits for others, may be one."""
-    hook = tensor.register_hook(function)
-    hooks = tensor._backward_hooks
-    for key in [key for key in hooks if key != hook.id]:
-        hooks[key] = hooks.pop(key)
-    return hook
-
-
-def _traces_backward() -> bool:
-    """Compiled autograd makes a graph of all hooks."""
-    enabled = getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
-    return bool(enabled)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

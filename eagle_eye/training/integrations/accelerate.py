@@ -105,7 +105,7 @@ class AcceleratorSteps:
         @functools.wraps(function)
         def backward(loss: Any, *arguments: Any, **named: Any) -> Any:
             self._steps.loss(loss)
-            self._monitor.mark("backward")
+            self._steps.backward(loss)
             try:
                 return function(loss, *arguments, **named)
             finally:

@@ -77,7 +77,8 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
             self._steps.micro_batch(batch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
-        self._monitor.mark("backward")
+        if self._steps is not None:
+            self._steps.backward(loss)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._monitor.mark("other")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eagle_eye.training.fault_drills import AcceleratorError
+from eagle_eye.training.last_gradient import LastGradient
 from eagle_eye.training.probe import Monitor
 
 _log = logging.getLogger("eagle_eye.probe")
@@ -22,6 +23,7 @@ class TrainingSteps:
         self._monitor = monitor
         self._counts_of = counts_of
         self._number = -1
+        self._ending = LastGradient(lambda: monitor.mark("communication"), lambda: monitor.mark("backward"))
         self._counts: dict[str, float] = {}
         self._loss: Any = None
         self._losses = 0
@@ -36,6 +38,12 @@ class TrainingSteps:
         self._monitor.mark("forward")
         if self._monitor.watched:
             self._attempt(lambda: self._count(batch))
+
+    def backward(self, tensors: Any) -> None:
+        """The backward pass from these begins; behind its last gradient the step is in `communication`, while ranks wait for each other."""
+        self._monitor.mark("backward")
+        if self._monitor.watched:
+            self._ending.watch(tensors)
 
     def loss(self, loss: Any) -> None:
         """Of a micro-batch; a step's is their mean. Of a tensor the value is kept, not its graph."""

@@ -8,6 +8,7 @@ A step is an update of the optimizer (`state.global_step`), of however many batc
 the model is called, and the loss is what the Trainer logs, the mean since its log before. Without a launcher it does nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import TrainerCallback
@@ -115,9 +116,10 @@ class TrainerSteps(TrainerCallback):  # type: ignore[misc]  # of another package
         if self._steps is not None and module.training:  # an evaluation calls it, too
             self._steps.micro_batch(named or arguments)
 
-    def _after_forward(self, module: Any, _arguments: Any, _output: Any) -> None:
+    def _after_forward(self, module: Any, _arguments: Any, output: Any) -> None:
+        """The Trainer's loss is made of the model's: of its first gradient is known when the pass is under way."""
         if self._steps is not None and module.training:  # an evaluation calls it, too
-            self._monitor.mark("backward")
+            self._steps.backward(tuple(output.values()) if isinstance(output, Mapping) else output)
 
     def _release(self) -> None:
         for hook in self._hooks:
