@@ -26,6 +26,7 @@ JOURNAL_S = 2.0
 MOST_RECORDS = 2000
 """Records taken at once; the rest waits for the next call."""
 MOST_LINES_BYTES = 1 << 20
+DRIVER = "NVRM: "
 
 
 class KernelLine(NamedTuple):
@@ -173,11 +174,22 @@ class FileSource:
         """Raises OSError where the file cannot be read."""
         data = self._tailer.read(MOST_LINES_BYTES)
         boot_time = self._clock.now() - self._clock.monotonic()
-        found = (kernel_line(line, boot_time) for line in data.decode(errors="replace").splitlines())
+        found = (kernel_line(line, boot_time) for line in _joined(data.decode(errors="replace").splitlines()))
         return [KernelLine(line.time, line.text) for line in found]
 
     def close(self) -> None:
         self._tailer.close()
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Further lines of one message of the driver, which dmesg and journalctl indent, behind its first."""
+    whole: list[str] = []
+    for line in lines:
+        if whole and line[:1] in (" ", "\t") and line.lstrip().startswith(DRIVER):
+            whole[-1] = f"{whole[-1]} {line.strip()}"
+        else:
+            whole.append(line)
+    return whole
 
 
 def _boot_id() -> str:

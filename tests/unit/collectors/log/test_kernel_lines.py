@@ -261,9 +261,17 @@ LINES = [
     ("ixgbe 0000:01:00.0 eno1: NIC Link is Up 10 Gbps, Flow Control: RX/TX", ("network", "link_up", "notice"), "eno1"),
     ("bond0: active interface up!", ("network", "link_up", "notice"), "bond0"),
     ("NVRM: failed to copy vbios to system memory.", ("gpu", "driver_init_failed", "error"), ""),
+    ("NVRM: The NVIDIA probe routine failed for 1 device(s).", ("gpu", "driver_init_failed", "error"), ""),
+    ("mlx5_core 0000:01:00.0: handle_hca_cap failed", ("network", "firmware", "error"), "0000:01:00.0"),
+    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN", ("network", "link_down", "error"), "mlx5_5"),
+    ("(NULL net_device): hw csum failure", ("network", "checksum", "notice"), "(NULL net_device)"),
+    ("infiniband efa_0: Failed to process command CREATE_QP (opcode 3) comp_status 7 err -12", ("network", "command_failed", "notice"), "efa_0"),
+    ("JBD2: no valid journal superblock found", ("filesystem", "error", "error"), ""),
 ]
 
 INNOCENT = [
+    "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link INIT",
+    "workqueue: ib_cache_event_task [ib_core] hogged CPU for >10000us 4 times, consider switching to WQ_UNBOUND",
     "NVRM: GPU at PCI:0000:5d:00: GPU-c3a1f9e2-0000-1111-2222-333344445555",
     "NVRM: GPU Board Serial Number: 1320923012345",
     "nvidia-nvlink: Nvlink Core is being initialized, major device number 235",

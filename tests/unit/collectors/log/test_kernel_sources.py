@@ -157,3 +157,12 @@ def test_a_file_is_followed_and_its_lines_lose_their_prefix(clock: FakeClock, tm
         file.write("[   2.5] NVRM: one\nno time\n")
     assert [line.text for line in source.read()] == ["NVRM: one", "no time"]
     assert FileSource(path, clock, source.position).read() == []
+
+
+def test_a_message_of_the_driver_in_several_lines_is_one_and_a_call_trace_is_not(clock: FakeClock, tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.touch()
+    source = FileSource(path, clock, SourcePosition())
+    with path.open("a") as file:
+        file.write("[ 18.3] NVRM: The NVIDIA GPU 0000:b3:00.0\n        NVRM: (PCI ID: 10de:26b5) installed in this system has\n        NVRM: fallen off the bus\n[ 19.1] x\n  <TASK>\n")
+    assert [line.text for line in source.read()] == ["NVRM: The NVIDIA GPU 0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) installed in this system has NVRM: fallen off the bus", "x", "  <TASK>"]
