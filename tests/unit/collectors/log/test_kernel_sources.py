@@ -163,6 +163,7 @@ def test_a_message_of_the_driver_in_several_lines_is_one_and_a_call_trace_is_not
     path = tmp_path / "kern.log"
     path.touch()
     source = FileSource(path, clock, SourcePosition())
+    assert source.read() == []
     with path.open("a") as file:
         file.write("[ 18.3] NVRM: The NVIDIA GPU 0000:b3:00.0\n        NVRM: (PCI ID: 10de:26b5) installed in this system has\n        NVRM: fallen off the bus\n[ 19.1] x\n  <TASK>\n")
     assert [line.text for line in source.read()] == ["NVRM: The NVIDIA GPU 0000:b3:00.0 NVRM: (PCI ID: 10de:26b5) installed in this system has NVRM: fallen off the bus", "x", "  <TASK>"]
