@@ -4,7 +4,9 @@ Found as `eagle-eye.toml` in the working directory, else `/etc/eagle-eye/config.
 defaults below. A wrong type or an unknown key rejects the whole file with an error that names the key.
 """
 
+import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,13 +14,16 @@ import msgspec
 
 from .errors import ConfigError
 from .hostlist import hosts_of
+from .ports import address_problem
 from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Ratio, Seconds
 from .types import digest_of
 from .types.entity import Name
 
-HIGHEST_PORT = 65_535
 SEARCHED = (Path("eagle-eye.toml"), Path("/etc/eagle-eye/config.toml"))
 Options = dict[str, Any]
+UNKNOWN_KEY = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.([^`]+)`)?$")
+NO_TABLE = re.compile(r"Expected `object`, got `\w+` - at `\$\.(\w+)\[\.\.\.\]`$")
+"""What msgspec says of a key that no table has, and of a plugin's table that is none."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,11 +31,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _check_address(key: str, address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"server.{key} is {address!r}; write it as host:port, e.g. 127.0.0.1:7467")
-    if int(port) > HIGHEST_PORT:
-        raise ValueError(f"server.{key} is {address!r}; the highest port is {HIGHEST_PORT}")
+    if problem := address_problem(address):
+        raise ValueError(f"server.{key} is {address!r}; {problem}")
 
 
 class ServerConfig(Section, frozen=True, kw_only=True):
@@ -359,6 +361,10 @@ def _named(error: msgspec.ValidationError, tables: dict[str, Any]) -> str:
     """What is wrong with which key, and what stands there."""
     if isinstance(error.__cause__, ValueError):
         return str(error.__cause__)  # a check of ours, which names the key
+    if unknown := UNKNOWN_KEY.match(str(error)):
+        return _unknown(*unknown.groups(default=""))
+    if (group := NO_TABLE.match(str(error))) and (found := _no_table(tables, group[1])):
+        return found
     expected, _, path = str(error).partition(" - at `$.")
     value: Any = tables
     try:
@@ -371,10 +377,37 @@ def _named(error: msgspec.ValidationError, tables: dict[str, Any]) -> str:
     return f"{path.rstrip('`')} is {value!r}: {expected}"
 
 
+def _unknown(key: str, path: str) -> str:
+    """That there is no such key in the table at `path`; which key of it is like that, or which table has the key."""
+    known = _fields(Config)
+    for part in path.split(".") if path else ():
+        known = _fields(known.get(part))
+    missing = f"there is no key {key!r}" + (f" in [{path}]" if path else " outside the tables")
+    if near := difflib.get_close_matches(key, known, n=1):
+        return f"{missing} (did you mean {near[0]!r}?)"
+    owners = [f"[{name}]" for name, table in _fields(Config).items() if key in _fields(table)]
+    return f"{missing} (it belongs into {' or '.join(owners)})" if owners else missing
+
+
+def _fields(table: Any) -> dict[str, Any]:
+    """Key → type of a table; none for what is no table of this file."""
+    section = isinstance(table, type) and issubclass(table, Section)
+    return {field.encode_name: field.type for field in msgspec.structs.fields(table)} if section else {}
+
+
+def _no_table(tables: dict[str, Any], group: str) -> str:
+    """The first value of a group of tables that is no table; '' if it is deeper."""
+    options = tables.get(group)
+    wrong = [(key, value) for key, value in options.items() if not isinstance(value, dict)] if isinstance(options, dict) else []
+    return f"{group}.{wrong[0][0]} is {wrong[0][1]!r}: [{group}] holds one table for each plugin, such as [{group}.NAME]" if wrong else ""
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is no UTF-8 ({error.reason}). Save it as UTF-8, or start from `eagle-eye config init`.") from error
-    except OSError as error:
+    except FileNotFoundError as error:
         raise ConfigError(f"{path}: {error.strerror}. Make it with `eagle-eye config init > {path}`.") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}. Name a file that this user can read with --config.") from error

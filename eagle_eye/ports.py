@@ -10,6 +10,21 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 10_000
 """Below are ports that services are registered for."""
 _TRIES = 100
+HIGHEST_PORT = 65_535
+
+
+def address_problem(address: str) -> str:
+    """What keeps a text from being an address, with the remedy; '' if it is one.
+
+    >>> address_problem("head:7467")
+    ''
+    >>> address_problem("head")
+    'write it as host:port, e.g. 127.0.0.1:7467'
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()):
+        return "write it as host:port, e.g. 127.0.0.1:7467"
+    return f"the highest port is {HIGHEST_PORT}" if int(port) > HIGHEST_PORT else ""
 
 
 def free_port(host: str = "127.0.0.1") -> int:

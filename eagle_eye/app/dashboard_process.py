@@ -18,6 +18,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.parent_death import of_ours
+from eagle_eye.ports import address_problem
 
 LISTEN = "127.0.0.1:8501"
 START_S = 60.0
@@ -99,9 +100,9 @@ class Dashboard:
             self.process.wait()
 
     def _host_and_port(self) -> tuple[str, int]:
+        if problem := address_problem(self.listen):
+            raise ConfigError(f"--listen {self.listen!r} is no address: {problem}")
         host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit():
-            raise ConfigError(f"{self.listen!r} is no address: write it as host:port, e.g. {LISTEN}")
         return host.strip("[]"), int(port)
 
 

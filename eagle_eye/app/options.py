@@ -9,6 +9,7 @@ import click
 
 from eagle_eye import config as configuration
 from eagle_eye.durations import seconds_of
+from eagle_eye.ports import address_problem
 
 Function = Callable[..., Any]
 
@@ -40,7 +41,17 @@ def run_dir_given() -> bool:
 
 as_json = click.option("--json", "json_lines", is_flag=True, help="Print JSON, one object a line.")
 wide = click.option("--wide", is_flag=True, help="Print every column in full, however wide the terminal is.")
-server = click.option("--server", default="", help="host:port of the server; with standbys all of them, separated by commas. Default: server.addresses, else server.listen.")
+
+
+def address(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option: host:port, or several with commas; empty where the option may be. Raises click.BadParameter."""
+    for each in value.split(",") if value else ():
+        if problem := address_problem(each.strip()):
+            raise click.BadParameter(f"{each!r} is no address: {problem}", param=parameter)
+    return value
+
+
+server = click.option("--server", default="", callback=address, help="host:port of the server; with standbys all of them, separated by commas. Default: server.addresses, else server.listen.")
 person = click.option("--as", "person", default="", help="Name that is recorded as the operator. Default: the name of your token, or your login name without tokens.")
 
 

@@ -28,13 +28,13 @@ from eagle_eye.access import Caller, Person, Role
 from eagle_eye.access.addresses import is_loopback
 from eagle_eye.access.caller import local_caller, speaks_for_itself, this_process
 from eagle_eye.errors import AccessDenied, ConfigError, NotAuthenticated
+from eagle_eye.ports import HIGHEST_PORT
 
 from .http_connection import CONNECTIONS, HttpConnection
 from .request_limits import RequestLimits
 
 log = logging.getLogger(__name__)
 
-HIGHEST_PORT = 65_535
 JOIN_S = 5.0
 KEEP_ALIVE_S = 5
 RouteHandler = Callable[[Request], Awaitable[Response]]

@@ -16,7 +16,7 @@ from eagle_eye.ledger.incident_list import newest_incidents
 @click.argument("incident", default="")
 @click.option("--open", "open_only", is_flag=True, help="Only open incidents.")
 @click.option("--job", default="", help="Only incidents of one job.")
-@click.option("--limit", default=50, show_default=True, help="At most so many incidents, the newest first.")
+@click.option("--limit", default=50, type=click.IntRange(min=1), show_default=True, help="At most so many incidents, the newest first.")
 @click.option("--stacks", is_flag=True, help="With an INCIDENT: print the stacks that were dumped of its workers, in groups; with --wide as they were dumped.")
 @options.as_json
 @options.wide

@@ -15,8 +15,8 @@ from eagle_eye.config import Config
 @click.option("--run-id", default="", help="Unique per start, the same on every node. Default: the time; name it when there are several nodes.")
 @click.option("--node", default="", help="Name of this node. Default: the host name.")
 @click.option("--nnodes", default="1", show_default=True, help="Nodes of the job: N, or MIN:MAX to go on without a node that died.")
-@click.option("--rdzv", default="", help="host:port of the launcher that coordinates from the start. Default: this one.")
-@click.option("--listen", default="", help="host:port of this launcher. Default: --rdzv if that is this machine and free, else any port.")
+@click.option("--rdzv", default="", callback=options.address, help="host:port of the launcher that coordinates from the start. Default: this one.")
+@click.option("--listen", default="", callback=options.address, help="host:port of this launcher. Default: --rdzv if that is this machine and free, else any port.")
 @options.server
 @click.option("--no-server", is_flag=True, help="Run without a server: self-healing covers exits, and stops and hangs of elastic workers; other hangs are not detected.")
 @options.deployment

@@ -13,8 +13,8 @@ from eagle_eye.config import Config
 
 @click.command(short_help="detect and diagnose faults, plan and run repairs")
 @click.option("--role", type=click.Choice(["all", "detect", "lead"]), default=None, help="detect: judge a share of the stream's partitions; lead: decide and command; all: both. Default: server.role of the configuration.")
-@click.option("--listen", default="", help="host:port. Default: server.listen of the configuration.")
-@click.option("--http", default=None, help="host:port of /metrics, /healthz and the hooks; '' for none. Default: server.http of the configuration.")
+@click.option("--listen", default="", callback=options.address, help="host:port. Default: server.listen of the configuration.")
+@click.option("--http", default=None, callback=options.address, help="host:port of /metrics, /healthz and the hooks; '' for none. Default: server.http of the configuration.")
 @options.deployment
 def command(config: Config, listen: str, http: str | None, role: Literal["all", "detect", "lead"] | None) -> None:
     """Run the server. Of several servers on one ledger one leads and the others are standbys; those that detect share the

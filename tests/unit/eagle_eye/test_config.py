@@ -22,7 +22,12 @@ def test_the_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
     ("text", "named"),
     [
         ("[server]\nlease_s = 'long'", "server.lease_s"),
-        ("[server]\nlistn = 'x:1'", "listn"),
+        ("[server]\nlistn = 'x:1'", "no key 'listn' in [server] (did you mean 'listen'?)"),
+        ("[servr]\nlisten = 'x:1'", "no key 'servr' outside the tables (did you mean 'server'?)"),
+        ("listen = 'x:1'", "no key 'listen' outside the tables (it belongs into [server])"),
+        ("[stream.kafka]\nbroker = 'x:1'", "no key 'broker' in [stream.kafka] (did you mean 'brokers'?)"),
+        ("[[topology.nodes]]\nhosts = 'a'\nswich = 'b'", "no key 'swich' in [topology.nodes[0]]."),
+        ("[actions]\nmode = 'auto'", "actions.mode is 'auto': [actions] holds one table for each plugin"),
         ("[stream]\npartitions = 0", "stream.partitions"),
         ("[server]\nlisten = '7467'", "server.listen"),
         ("[server]\naddresses = 'one:7467, two'", "server.addresses"),
