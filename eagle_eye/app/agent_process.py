@@ -23,8 +23,8 @@ PID_FILE = "agent.pid"
 def serve(config: Config, node: str, server: str) -> None:
     """Run this node's agent until Ctrl-C or SIGTERM. Raises ConfigError or PluginError."""
     log_to_stderr()
-    stop = termination_event()
     make_directories(config)
+    stop = termination_event()
     with _pid_file(config.run / PID_FILE):
         run_agent(config, stop, node=node, server=server)
 

@@ -24,10 +24,10 @@ Examples:
 """
 
 
-def decision_command(name: str, approved: bool) -> click.Command:
+def decision_command(name: str, *, approved: bool, short_help: str) -> click.Command:
     """The command of that name."""
 
-    @click.command(name, short_help=f"{name} a pending plan", help=HELP.format(verb=name.capitalize(), name=name))
+    @click.command(name, short_help=short_help, help=HELP.format(verb=name.capitalize(), name=name))
     @click.argument("plan", default="")
     @options.person
     @click.option("--note", default="", help="Why; recorded in the ledger.")

@@ -1,6 +1,7 @@
 """Builds the plugins of each process from one configuration."""
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,15 +21,20 @@ SCHEDULE = tuple(option.name for option in plugins.describe(ScheduleOptions))
 
 
 def make_directories(config: Config) -> None:
-    """State and run directory; new ones are for this user alone: they hold logs, stacks and the sockets of jobs."""
-    for path in (config.state, config.run):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
+    """State and run directory; new ones are for this user alone: they hold logs, stacks and the sockets of jobs. Raises ConfigError."""
+    for option, path in (("--state-dir", config.state), ("--run-dir", config.run)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be made ({error.filename}: {error.strerror}). Make it for this user, or name another directory with {option}.") from error
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ConfigError(f"{path} is not writable: run the command as the user that owns it, or name another directory with {option}.")
 
 
 def log_to_stderr() -> None:
-    """One line a record, with milliseconds."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")
+    """One line a record: date, time with milliseconds, level, the file that wrote it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(module)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # a new ledger is no news to an operator
 
 

@@ -1,12 +1,16 @@
 """The commands as a person types them, in a directory of their own and without a server."""
 
+import errno
 import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
@@ -72,10 +76,50 @@ def test_the_help_lists_every_command_and_each_shows_an_example(cli: Cli) -> Non
         assert f"eagle-eye {name}" in helped.output.partition("Example")[2], name
 
 
-def test_an_unknown_command_is_named(cli: Cli) -> None:
-    result = cli("incident")
+def test_the_help_shows_what_each_command_says_of_itself_without_importing_it(cli: Cli) -> None:
+    listed = " ".join(cli("--help").output.split())
+    for name in main.list_commands(None):
+        assert f" {name} {main.get_command(None, name).short_help}" in listed, name
+    code = "import sys; from eagle_eye.app.cli import main; main(['--help'], standalone_mode=False); print([name for name in sys.modules if 'app.commands.' in name])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.endswith("\n[]\n")
+
+
+@pytest.mark.parametrize(("typed", "suggested"), [("incident", " Did you mean incidents?"), ("sever", " Did you mean server?"), ("qqq", "")])
+def test_an_unknown_command_is_named_with_those_that_are_like_it(cli: Cli, typed: str, suggested: str) -> None:
+    result = cli(typed)
     assert result.exit_code == 2
-    assert "'incident'" in result.output
+    assert result.output.endswith(f"No such command '{typed}'.{suggested}\n")
+
+
+@pytest.mark.parametrize("words", [("server",), ("agent",), ("run", "--", "true"), ("launch", "--", "true")])
+def test_a_state_directory_that_cannot_be_used_is_one_line_with_its_remedy(cli: Cli, words: tuple[str, ...]) -> None:
+    Path("file").write_text("")
+    result = cli(words[0], "--state-dir", "file/state", "--run-dir", "run", *words[1:])
+    assert result.exit_code == 1
+    assert re.fullmatch(r"Error: \S+/file/state cannot be made \(\S+/file: File exists\)\. .* --state-dir\.\n", result.output)
+
+
+def test_a_file_that_cannot_be_used_is_one_line_and_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(error: OSError) -> Result:
+        @click.command()
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(main, "get_command", lambda *_: command)
+        return CliRunner().invoke(main, ["incidents"])
+
+    assert fails(PermissionError(errno.EACCES, "Permission denied", "/state/x")).output.startswith("Error: /state/x: Permission denied. Run the command as the user")
+    assert fails(OSError(errno.ENOSPC, "No space left on device", "/state/x")).output.endswith("Free some space there, or name another directory with --state-dir.\n")
+    assert isinstance(fails(FileNotFoundError(errno.ENOENT, "No such file", "/x")).exception, FileNotFoundError)
+
+
+@pytest.mark.parametrize("words", [("server", "--http"), ("server", "--listen"), ("launch", "--rdzv"), ("launch", "--listen"), ("agent", "--server")])
+def test_an_address_is_checked_before_anything_starts(cli: Cli, words: tuple[str, str]) -> None:
+    command, option = words
+    for address, problem in (("head", "write it as host:port"), ("head:99999", "the highest port is 65535")):
+        result = cli(command, option, address, "true")
+        assert result.exit_code == 2
+        assert f"Invalid value for '{option}': '{address}' is no address: {problem}" in " ".join(result.output.split())
 
 
 # --- config ------------------------------------------------------------------------------------------------------------
@@ -104,7 +148,7 @@ def test_the_tables_of_the_chapters_may_be_added_to_what_init_prints(cli: Cli) -
     ("text", "named", "remedy"),
     [
         ("[server]\nlease_s = 'long'", "server.lease_s is 'long'", "config init"),
-        ("[server]\nlistn = '127.0.0.1:1'", "`listn`", "config init"),
+        ("[server]\nlistn = '127.0.0.1:1'", "no key 'listn' in [server] (did you mean 'listen'?)", "config init"),
         ("[stream]\npartitions = 0", "stream.partitions is 0", "Expected `int` >= 1"),
         ("[stall]\npatience_s = 0", "stall.patience_s is 0", "Expected `float` > 0"),
         ("[[topology.nodes]]\nhosts = 'node[1-'\nswitch = 'leaf-1'", "topology.nodes.hosts: 'node[1-' has a bracket that is not closed", "write it as node[01-16,20]"),
