@@ -112,7 +112,7 @@ class Launcher:
                     raise error
         code, reason = ended.result()
         if code == 1:
-            log.error("%s failed: %s", self._settings.job, reason)
+            log.error("%s failed: %s", self._settings.job, reason.rstrip())
         return code
 
     # --- start and end -------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ async def _check_cordon(leader: Client | None, settings: LauncherSettings) -> No
 
     Raises LaunchError on a cordoned node. Without a server, or without an answer of it, the job starts as if there were none.
     """
-    if leader is None or not settings.cordon_answer_s:
+    if leader is None or settings.new_server:
         return
     try:
         body = await leader.request("cordon_of", {"node": settings.node, "job": settings.job}, settings.cordon_answer_s)

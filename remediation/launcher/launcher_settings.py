@@ -92,7 +92,9 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     server_s: float = 60.0
     """How long it waits for a server that is not connected, as it may be started again."""
     cordon_answer_s: float = 5.0
-    """How long the server is given at the start to say whether this node is cordoned, while the zygote gets ready; 0: it is not asked."""
+    """How long the server is given at the start to say whether this node is cordoned, while the zygote gets ready."""
+    new_server: bool = False
+    """True: the server starts together with this job and knows nothing of it yet, so it is asked neither for a cordon nor for a coordinator."""
     ignore_cordon: bool = False
     """True: start workers on a node that is cordoned."""
     wait_nodes_s: float = 600.0

@@ -30,7 +30,7 @@ class LeaderView:
         try:
             answer = await self.client.request("coordinator_of", {"job": self._job}, ANSWER_S)
         except EagleEyeError as error:
-            log.info("the server cannot be asked for a coordinator: %s", error)
+            log.info("the server did not say who coordinates the job, the launchers settle it: %s", error)
             return ""
         self.epoch = max(self.epoch, int(answer.get("epoch", 0)))
         return "" if answer.get("node") == self._node else str(answer.get("address", ""))
@@ -42,7 +42,7 @@ class LeaderView:
         try:
             answer = await self.client.request("present", {"node": node}, ANSWER_S)
         except EagleEyeError as error:
-            log.info("the server cannot be asked for %s: %s", node, error)
+            log.info("the server did not say whether %s is there: %s", node, error)
             return None
         return bool(answer["present"]) if answer["known"] else None
 

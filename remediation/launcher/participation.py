@@ -129,7 +129,7 @@ class Participation:
     async def _take_part(self, following: Follower) -> None:
         """Follow or lead, whichever it is, again and again."""
         last = None if self._votes.record.over else self._votes.record.last
-        address = await self._view.coordinator()
+        address = "" if self._settings.new_server else await self._view.coordinator()
         if not address and last is None and self._is_rendezvous():
             self._lead(())
             address = await self._while_candidate(following)

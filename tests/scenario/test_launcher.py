@@ -290,6 +290,12 @@ def test_a_server_that_nobody_reaches_keeps_no_job_from_starting(cluster: Launch
     assert "the server could not be asked whether n0 is cordoned" in (cluster.directory / "launcher0.log").read_text()
 
 
+def test_a_server_that_starts_together_with_the_job_is_asked_nothing(cluster: LauncherCluster) -> None:
+    cluster.launch(0, leader="127.0.0.1:9", new_server=True, nnodes=(1, 1))
+    cluster.began(1)
+    assert "the server" not in (cluster.directory / "launcher0.log").read_text()
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [("poison-40", "ValueError: negative length, at train.py:"), ("poison-all-40", "ValueError: negative length, at train.py:"), ("leave-40", "exit code 0 while the other workers needed it, step 40: the same as of worker")],

@@ -37,7 +37,7 @@ def command(config: Config, training_command: tuple[str, ...], **given: Any) -> 
     settings = launcher_settings(config, training_command, run_id=new_run_id(clock), server=server, **given)
     with tempfile.TemporaryDirectory(prefix="eagle-eye-run-") as folder:
         cluster = LocalCluster(folder=Path(folder), config_file=options.config_file(), clock=clock, state_dir=config.state)
-        settings = msgspec.structs.replace(settings, run_dir=cluster.run_dir(settings.node), cordon_answer_s=0.0)  # its server is this command's own
+        settings = msgspec.structs.replace(settings, run_dir=cluster.run_dir(settings.node), new_server=True)
         cluster.start_server("--listen", server, "--http", "")
         agent = cluster.start_agent(settings.node, "--server", server)
         try:

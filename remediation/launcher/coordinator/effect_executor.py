@@ -366,7 +366,6 @@ class EffectExecutor:
         self.do(self.coordinator.granted(effect.layout.epoch, granted, heard))
 
     async def _end(self, effect: End) -> None:
-        log.info("the job is over: %s", effect.reason.partition("\n")[0])
         nodes = [node for node, member in self.coordinator.members.items() if member.connected]
         own = self.coordinator.declaration.node
         arguments = {"code": effect.code, "reason": effect.reason}
