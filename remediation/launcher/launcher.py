@@ -60,8 +60,8 @@ class Launcher:
         self._command = parse_training_command(settings.command, self._cwd, environment.get("PATH"))
         self._environment = environment
         self._incarnation = secrets.token_hex(8)
-        self._votes = VoteLog(settings.state_dir, settings.run, settings.node)
-        self._fence = CommandFence(settings.state_dir / "votes" / f"{settings.run}-{settings.node}")
+        self._votes = VoteLog(settings.state_dir, settings.job, settings.node)
+        self._fence = CommandFence(settings.state_dir / "votes" / settings.job / settings.node)
         self._event_log = EventLog(settings.job, settings.node, self._incarnation, clock, write)
         self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid(), settings.checkpoints)
         self._workers = Workers(settings, self._command, environment, self._worker_ended)

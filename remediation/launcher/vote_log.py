@@ -43,11 +43,11 @@ class _Written(VoteRecord, kw_only=True):
 
 
 class VoteLog:
-    """One file per run and node. Thread-safe: what is on disk is never older than what was sent."""
+    """One file per job and node: another job may have had the same run name. Thread-safe: what is on disk is never older than what was sent."""
 
-    def __init__(self, state_dir: Path, run: str, node: str) -> None:
+    def __init__(self, state_dir: Path, job: str, node: str) -> None:
         self._lock = threading.Lock()
-        self.path = state_dir / "votes" / f"{run}-{node}.json"
+        self.path = state_dir / "votes" / job / f"{node}.json"
         self.unreadable = ""
         """Why the votes that were given are not known; nothing is voted for until the job goes on with us under an epoch that others agreed to."""
         self.record = self._read()

@@ -41,18 +41,18 @@ class Disk:
 
     def tear(self) -> None:
         """The machine lost its power in the middle of a write that an older file system did not order."""
-        for path in (self.home / "votes").glob("*.json"):
+        for path in (self.home / "votes").rglob("*.json"):
             path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 2])
 
 
 class DiskVotes(VoteLog):
     """Votes on a disk that may be full."""
 
-    def __init__(self, disk: Disk, run: str, node: str, voted: Callable[[int], None]) -> None:
+    def __init__(self, disk: Disk, job: str, node: str, voted: Callable[[int], None]) -> None:
         """`voted`: called with the number of each vote that is on disk."""
         self._disk = disk
         self._voted = voted
-        super().__init__(disk.home, run, node)
+        super().__init__(disk.home, job, node)
 
     def _write(self, record: VoteRecord) -> None:
         if self._disk.full:
@@ -205,7 +205,7 @@ class Node(Process):
             state_dir=self.disk.home, run_dir=self._home, address=f"{self.name}:7000", rendezvous="n0:7000", leader="server:7467" if world.schedule.server else "",
             heal="restart:1000", lease_s=LEASE_S, join_timeout_s=3.0, stall=StallConfig(standing_s=STANDING_S), console=False,
         )  # fmt: skip
-        votes = self.votes = DiskVotes(self.disk, settings.run, self.name, partial(world.voted, self.name))
+        votes = self.votes = DiskVotes(self.disk, settings.job, self.name, partial(world.voted, self.name))
         log = EventLog(settings.job, self.name, self._incarnation, self.time, lambda *_: None)
         workers = self.workers = SimulatedWorkers(self)
         witness = LauncherLossWitness(

@@ -348,7 +348,7 @@ def test_a_worker_that_ends_before_the_next_one_is_forked_does_not_finish_the_jo
 
 def left_by(given: LauncherSettings, *files: Path) -> list[str]:
     """What lies in the state directory after the end of a run that had left this much."""
-    fence, terms = CommandFence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
+    fence, terms = CommandFence(given.state_dir / "votes" / given.job / "n0"), VoteLog(given.state_dir, given.job, given.node)
     fence.admit_term(2)
     terms.promise(Electorate(epoch=3, ballot="a"))
     terms.end()
@@ -362,8 +362,8 @@ def left_by(given: LauncherSettings, *files: Path) -> list[str]:
 
 def test_a_run_that_is_over_leaves_its_log_and_its_vote(tmp_path: Path) -> None:
     left = left_by(settings(tmp_path))
-    assert left == ["checkpoints", "logs", "logs/r", "logs/r/n0", "logs/r/n0/0.log", "votes", "votes/r-n0.json"]
-    assert VoteLog(tmp_path, "r", "n0").record.promised == 3, "a start of the same run id begins above"
+    assert left == ["checkpoints", "logs", "logs/r", "logs/r/n0", "logs/r/n0/0.log", "votes", "votes/t", "votes/t/n", "votes/t/n/r", "votes/t/n/r/n0.json"]
+    assert VoteLog(tmp_path, "t/n/r", "n0").record.promised == 3, "a start of the same run id begins above"
 
 
 def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_an_epoch_that_others_agreed_to_starts_though_the_disk_takes_nothing(tmp
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[1]", b'{"promised": "x"}', b"\xff\xfe", b"{}", b'{"promised": -7}', b'{"more": ' + b"[" * 100_000])
 def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_path: Path, damaged: bytes) -> None:
     VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=7, ballot="a"))
-    path = tmp_path / "votes" / "r-n0.json"
+    path = tmp_path / "votes" / "r" / "n0.json"
     path.write_bytes(damaged)
     votes = VoteLog(tmp_path, "r", "n0")
     assert asyncio.run(vote(votes, Electorate(epoch=8, ballot="b"))) == {"vote": False, "promised": 108}, "a number is asked for that cannot have had our vote"
@@ -79,3 +79,14 @@ def test_a_coordinators_order_does_not_wait_for_a_disk_and_a_leaders_does(tmp_pa
         fence.admit(Command(action="restart", job="t/n/r", epoch=2, leader_term=1, plan="p", step="s"))
     with pytest.raises(Stale):
         fence.admit(Command(action="prepare", job="t/n/r", epoch=1))
+
+
+def test_another_job_of_the_same_run_name_has_given_no_votes(tmp_path: Path) -> None:
+    """It was killed with two launchers; the next job of one launcher waited for its other one for ever."""
+    killed = VoteLog(tmp_path, "team/gpt/1", "n0")
+    killed.promise(Electorate(epoch=7, ballot="a"))
+    killed.valid(layout(7))
+    for job, node in (("team/bert/1", "n0"), ("other/gpt/1", "n0"), ("team/gpt/1-n0", "n0"), ("team/gpt/1", "1-n0")):
+        assert VoteLog(tmp_path, job, node).undecided == ()
+        assert VoteLog(tmp_path, job, node).promise(Electorate(epoch=1, ballot="b"))
+    assert VoteLog(tmp_path, "team/gpt/1", "n0").record.promised == 7
