@@ -5,6 +5,7 @@ launcher remove what a killed one has left.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from eagle_eye.errors import UNREADABLE
 from eagle_eye.regular_file import read_owned
 from eagle_eye.training import atomic_file
 from eagle_eye.training.ring_buffer import start_time_of
+from eagle_eye.writable_text import writable
+
+log = logging.getLogger(__name__)
 
 FOLDER = "running"
 """In the state directory."""
@@ -46,12 +50,16 @@ def registered(state_dir: Path, job: str, node: str, run_dir: Path) -> Iterator[
     pid = os.getpid()
     entry = LauncherEntry(job=job, node=node, run_dir=str(run_dir.absolute()), pid=pid, start_time=start_time_of(pid))
     path = state_dir / FOLDER / f"{job.rpartition('/')[2]}-{node}-{pid}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(path, msgspec.json.encode(entry), durable=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.replace(path, msgspec.json.encode(writable(msgspec.to_builtins(entry))), durable=False)
+    except OSError as error:  # other commands find the run directory by it; the job does not need it
+        log.warning("%s cannot be written, so that `eagle-eye stacks` and `drill` do not find this job by themselves: %s", path, error)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def run_dirs(state_dir: Path) -> list[Path]:

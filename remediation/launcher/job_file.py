@@ -1,5 +1,7 @@
 """`jobs/<run>.json` in the run directory: the only thing that agent and launcher have in common."""
 
+import contextlib
+import logging
 import os
 from pathlib import Path
 
@@ -7,7 +9,10 @@ import msgspec
 
 from eagle_eye.training import atomic_file
 from eagle_eye.training.ring_buffer import start_time_of
+from eagle_eye.writable_text import writable
 from remediation.launcher.worker.worker_process import Worker
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -21,16 +26,26 @@ class JobFile:
         self._job, self._node, self._pid = job, node, pid
         self._run = job.rsplit("/", 1)[-1]
         self.path = run_dir / "jobs" / f"{self._run}.json"
+        self._told = False
+        """It was said that it cannot be written."""
 
     def write(self, epoch: int, workers: tuple[Worker, ...], state: str = "running") -> None:
-        """Say which processes are which worker now."""
+        """Say which processes are which worker now. Where that cannot be written the agent knows less, and the workers go on."""
         body = {
             "version": VERSION, "job": self._job, "run": self._run, "node": self._node, "epoch": epoch,
             "launcher_pid": self._pid, "launcher_start_time": start_time_of(self._pid),
             "workers": [_words(worker) for worker in workers], "checkpoints": self._checkpoints, "state": state,
         }  # fmt: skip
+        try:
+            self._write(msgspec.json.encode(writable(body)))
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                log.warning("%s cannot be written, so that the agent of this node does not see the job: %s; free space", self.path, error)
+            self._told = True
+
+    def _write(self, content: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = msgspec.json.encode(body)
         try:
             atomic_file.replace(self.path, content, durable=False)
         except PermissionError:  # in a directory of several users another one has taken the name: the agent knows ours by the user id
@@ -38,7 +53,8 @@ class JobFile:
             atomic_file.replace(self.path, content, durable=False)
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the agent sees that the launcher is gone
+            self.path.unlink(missing_ok=True)
 
 
 def _words(worker: Worker) -> dict[str, object]:

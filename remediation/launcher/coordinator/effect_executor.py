@@ -12,6 +12,7 @@ from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.control_messages import Body, Command, Peer
 from eagle_eye.types import Layout
+from eagle_eye.writable_text import words_of
 from remediation.launcher.control_network import Client, Server
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.worker.worker_environment import StoreAddress
@@ -389,8 +390,18 @@ class EffectExecutor:
         job = self.coordinator.declaration.job
         command = Command(action=action, job=job, epoch=epoch, arguments=arguments)
         if node == self.coordinator.declaration.node:
-            return await self._own(msgspec.structs.replace(command, arguments=msgspec.to_builtins(arguments)))
+            return await self._obey(msgspec.structs.replace(command, arguments=msgspec.to_builtins(arguments)))
         return await self._server.command(Peer(role="launcher", node=node, job=job), command, self._command_s)
+
+    async def _obey(self, command: Command) -> Body:
+        """As a launcher elsewhere answers: whatever fails here is its answer, so that the epoch is formed without it or tried again."""
+        try:
+            return await self._own(command)
+        except EagleEyeError:
+            raise
+        except Exception as error:
+            log.exception("command %r failed", command.action)
+            raise ControlError(f"{words_of(error)} while doing {command.action!r}") from error
 
     async def quietly(self, node: str, action: str, arguments: Body) -> None:
         """The same, and no matter if it cannot."""

@@ -1,0 +1,43 @@
+"""The file by which the agent knows a job: where it cannot be written, the job goes on without it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.app.launcher_registry import FOLDER, registered, run_dirs
+from fakes.launcher_member import made
+from remediation.launcher.job_file import JobFile
+
+
+def job_file(folder: Path, checkpoints: Path | None = None) -> JobFile:
+    return JobFile(folder, "t/n/r", "n0", os.getpid(), checkpoints)
+
+
+def test_a_run_directory_that_takes_nothing_does_not_keep_workers_from_being_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else had filled the file system of the run directory: an epoch whose workers ran was never taken for started."""
+    (tmp_path / "jobs").write_text("a file where the directory should be")
+    file = job_file(tmp_path)
+    for epoch in (1, 2):
+        file.write(epoch, made(tmp_path).all.all)
+    file.remove()
+    assert caplog.text.count("does not see the job") == 1
+    (tmp_path / "jobs").unlink()
+    file.write(3, ())
+    assert json.loads(file.path.read_bytes())["epoch"] == 3
+
+
+def test_a_path_that_is_no_utf_8_is_written_with_question_marks(tmp_path: Path) -> None:
+    file = job_file(tmp_path, Path("/data/caf\udce9"))
+    file.write(1, ())
+    assert json.loads(file.path.read_bytes())["checkpoints"] == "/data/caf?"
+
+
+def test_a_state_directory_that_takes_nothing_does_not_keep_a_launcher_from_starting(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).write_text("a file where the directory should be")
+    with registered(tmp_path, "t/n/r", "n0", tmp_path):
+        assert run_dirs(tmp_path) == []
+    (tmp_path / FOLDER).unlink()
+    with registered(tmp_path, "t/n/r", "n0", tmp_path):
+        assert run_dirs(tmp_path) == [tmp_path]
