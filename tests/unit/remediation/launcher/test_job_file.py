@@ -1,6 +1,7 @@
 """The file by which the agent knows a job: where it cannot be written, the job goes on without it."""
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -18,11 +19,14 @@ def job_file(folder: Path, checkpoints: Path | None = None) -> JobFile:
 def test_a_run_directory_that_takes_nothing_does_not_keep_workers_from_being_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody else had filled the file system of the run directory: an epoch whose workers ran was never taken for started."""
     (tmp_path / "jobs").write_text("a file where the directory should be")
-    file = job_file(tmp_path)
+    file, workers = job_file(tmp_path), made(tmp_path).all.all
+    caplog.set_level(logging.WARNING)
     for epoch in (1, 2):
-        file.write(epoch, made(tmp_path).all.all)
+        file.write(epoch, workers)
     file.remove()
-    assert caplog.text.count("does not see the job") == 1
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "does not see the job" in told[0]
     (tmp_path / "jobs").unlink()
     file.write(3, ())
     assert json.loads(file.path.read_bytes())["epoch"] == 3
