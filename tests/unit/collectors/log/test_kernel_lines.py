@@ -1,8 +1,12 @@
 """Lines as kernels and drivers of several releases print them: of what they are, of which device, how bad; and the harmless line that looks alike."""
 
+import re
+
 import pytest
 
+from collectors.log import job_messages, kernel_messages
 from collectors.log.kernel_messages import KernelMessages
+from collectors.log.message_table import MessageRow, MessageTable
 
 TABLE = KernelMessages()
 
@@ -372,3 +376,12 @@ def test_a_line_says_what_it_is_of_and_how_bad_it_is(line: str, says: tuple[str,
 @pytest.mark.parametrize("line", INNOCENT)
 def test_twin_what_looks_alike_and_is_harmless_says_nothing(line: str) -> None:
     assert TABLE.read(line) is None
+
+
+ANYWHERE = re.compile(r"(?!\\A).*\)\?\.\*")
+"""Something optional and then anything, from wherever it begins: on a long line that is tried from each character on, for seconds."""
+
+
+@pytest.mark.parametrize("row", [row for of in (kernel_messages, job_messages) for row in MessageTable.load(of.TABLES, of.COMPONENTS).rows], ids=lambda row: row.code)
+def test_a_pattern_is_tried_from_one_place_or_begins_with_what_it_looks_for(row: MessageRow) -> None:
+    assert not ANYWHERE.match(row.pattern)
