@@ -11,6 +11,8 @@ On a GPU compute by the clock is the time that the host took to hand the work ov
 work for as long as that, and took for no phase longer than those of its peers, is not slow. It is a reason against an accusation and never one for it: a GPU's
 phases hold its waits in collectives, which make them equal where one worker is slow, and those of the fast ones longer where others come late.
 
+What Python's garbage collector took, and a step in which torch.compile made a graph anew, are the script's doing: they are no sign of a slow machine.
+
 The more a worker stands in the run queue, the slower it has to be. Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
 second, too coarsely for the steps in it (measured: 4 workers on 2 cores with 4 to 8 others' processes; of ten
 successive steps at most 4 were slow by the clock, 6 less the run queue, while a worker that ran for 35 % of the time
@@ -124,7 +126,7 @@ class Straggler:
         if busy is None:
             return
         waited = self._waited(step)
-        own = np.maximum(busy - waited, 0.1 * busy)
+        own = np.maximum(busy - waited - _of_the_script(step, busy), 0.1 * busy)
         work = _work(step)
         self._work_known = work is not None
         scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
@@ -261,6 +263,13 @@ class Straggler:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it keeps up with its peers")
             elif kind in ("host.contended", "cpu.throttled") and entity.name not in held_up:
                 yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
+
+
+def _of_the_script(step: Step, busy: Floats) -> Floats:
+    """Seconds of what each worker was busy with that say nothing of its machine."""
+    paused, graphs = (np.nan_to_num(step.values.get(name, np.zeros(len(step.workers), np.float32))) for name in ("garbage_collection_s", "compiled_graphs"))
+    spent: Floats = np.where(graphs > 0, busy, paused).astype(np.float32)
+    return spent
 
 
 def _compute(step: Step) -> Floats | None:

@@ -35,6 +35,7 @@ from .ring_buffer import (
     WORDS,
     RingWriter,
 )
+from .runtime_values import RuntimeValues
 from .step_records import StepRecords
 
 Item = TypeVar("Item")
@@ -67,6 +68,7 @@ class Monitor:
         self._values: dict[int, float] = {}
         self._records = None if ring is None else StepRecords(ring, self._fault, time_gpu=time_gpu)
         self._ask_gpu = time_gpu and ring is not None
+        self._runtime: RuntimeValues | None = None
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
         self._marked = clock_ns()
@@ -159,6 +161,8 @@ class Monitor:
             for column, nanoseconds in enumerate(spent, _FIRST_PHASE):
                 if nanoseconds:
                     values[column] = nanoseconds / 1e9
+            if self._runtime is not None:
+                self._add_runtime(self._runtime, values, now)
             self._records.end(self._step, now, self._marks, values)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
@@ -222,6 +226,12 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
+    def watch_runtime(self) -> None:
+        """Steps also tell of garbage collection, compilation and memory of this process."""
+        if self._ring is not None and self._runtime is None:
+            self._runtime = RuntimeValues(self._ring.column, self._clock)
+            self._runtime.watch()
+
     # --- what the rest of eagle_eye.training calls ------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -275,6 +285,13 @@ class Monitor:
         """A wait begins or ends: no mark, and on the host alone, for it may be in another of the GPU's streams."""
         try:
             self._turn(index, self._clock())
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
+
+    def _add_runtime(self, runtime: RuntimeValues, values: dict[int, float], now: int) -> None:
+        """A step is recorded also where these cannot be read."""
+        try:
+            runtime.take(values, now)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
@@ -360,6 +377,7 @@ def monitor() -> Monitor:
     time_gpu = environment.get(gpu_phases.VARIABLE) != "0"
     made = Monitor(_ring(environment), skip=steps_of(environment.get("EAGLE_EYE_SKIP_STEPS", "")), time_gpu=time_gpu)
     try:
+        made.watch_runtime()
         _connect(made, environment)
     except Exception as error:  # noqa: BLE001 - training goes on without being watched
         _log.warning("eagle-eye: this worker's probe is not connected to its launcher: %r", error)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from eagle_eye.training.probe import Monitor, Phase, monitor
 
-from .training_steps import CountsOf, TrainingSteps, counts_of
+from .training_steps import CountsOf, TrainingSteps, counts_of, loss_scale
 
 Item = TypeVar("Item")
 PHASES = {
@@ -94,7 +94,7 @@ class AcceleratorSteps:
         if threading.get_ident() == self._thread:
             self._monitor.mark("optimizer")
             if not self._stepped:  # of several optimizers the first one tells
-                self._steps.log(lambda: {"learning_rate": optimizer.param_groups[0]["lr"]})
+                self._steps.log(lambda: {"learning_rate": optimizer.param_groups[0]["lr"], **loss_scale(getattr(self._accelerator, "scaler", None))})
 
     def _after_update(self, _optimizer: object, _arguments: object, _named: object) -> None:
         if threading.get_ident() == self._thread:

@@ -15,7 +15,7 @@ from typing import Any
 
 from eagle_eye.training.probe import Monitor, Phase, monitor
 
-from .training_steps import CountsOf, TrainingSteps, counts_of
+from .training_steps import CountsOf, TrainingSteps, counts_of, loss_scale
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # two packages with the same classes: the one that is used
     from pytorch_lightning import Callback
@@ -87,6 +87,7 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
         self._monitor.mark("optimizer")
         if self._steps is not None:
             self._steps.log(lambda: {"learning_rate": optimizer.param_groups[0]["lr"]})
+            self._steps.log(lambda: loss_scale(getattr(trainer.precision_plugin, "scaler", None)))
             if self._gradient_norm:
                 self._steps.log(lambda: {"grad_norm": _norm(optimizer.param_groups)})
 

@@ -9,11 +9,13 @@ from eagle_eye.training.last_gradient import LastGradient
 from eagle_eye.training.probe import Monitor
 
 _log = logging.getLogger("eagle_eye.probe")
+LENGTH = "sequence_length"
+"""Of a step that of its longest sequence; all other counts are sums."""
 DEPTH = 3
 """So far into a batch its first tensor is looked for."""
 
 CountsOf = Callable[[Any], Mapping[str, float]]
-"""A micro-batch → what it counts: samples, tokens."""
+"""A micro-batch → what it counts: samples, tokens, sequence_length."""
 
 
 class TrainingSteps:
@@ -80,7 +82,8 @@ class TrainingSteps:
 
     def _count(self, batch: Any) -> None:
         for name, value in self._counts_of(batch).items():
-            self._counts[name] = self._counts.get(name, 0.0) + value
+            before = self._counts.get(name, 0.0)
+            self._counts[name] = max(before, value) if name == LENGTH else before + value
 
     def _add(self, loss: Any) -> None:
         value = loss.detach() if hasattr(loss, "detach") else loss
@@ -102,15 +105,23 @@ class TrainingSteps:
 
 
 def counts_of(batch: Any) -> dict[str, float]:
-    """Samples: the first dimension of a batch's first tensor; tokens: the elements of its input_ids, if it has some."""
+    """Samples: the first dimension of a batch's first tensor; tokens: the elements of its input_ids, if it has some, and sequence_length their last dimension."""
     found: dict[str, float] = {}
-    tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    tokens: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if (count := getattr(tokens, "numel", None)) is not None:
         found["tokens"] = float(count())
+        if len(tokens.shape) > 1:
+            found[LENGTH] = float(tokens.shape[-1])
     first = tokens if found else _first_tensor(batch, DEPTH)
     if first is not None and len(first.shape):
         found["samples"] = float(first.shape[0])
     return found
+
+
+def loss_scale(scaler: Any) -> dict[str, Any]:
+    """Of a torch.amp.GradScaler, as the tensor that it keeps: its own get_scale would wait for the GPU. Nothing where there is none, or it has not begun."""
+    scale = getattr(scaler, "_scale", None)
+    return {} if scale is None else {"loss_scale": scale}
 
 
 def _first_tensor(batch: Any, depth: int) -> Any:

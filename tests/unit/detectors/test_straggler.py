@@ -160,6 +160,26 @@ def test_the_more_a_worker_stands_in_the_run_queue_the_slower_it_has_to_be(perce
     assert [claim.kind for claim in found] == ["worker.slow"] * named
 
 
+@pytest.mark.parametrize(("name", "value"), [("garbage_collection_s", 1.0), ("compiled_graphs", None)])
+def test_twin_what_the_garbage_collector_took_and_graphs_that_are_made_anew_are_no_slow_worker(name: str, value: float | None) -> None:
+    def of_the_script(draft: Draft) -> None:
+        """What it computes longer is the script's doing."""
+        for step in draft.steps:
+            spent = np.zeros_like(step.values["forward_s"])
+            spent[1] = 2.0 if value is None else 0.5 * (step.values["forward_s"][1] + step.values["backward_s"][1])
+            step.values[name] = spent
+
+    assert claims(SlowWorker(1, 2.0, 5), of_the_script) == []
+
+
+def test_fault_a_slow_worker_whose_garbage_collector_took_a_little_is_named() -> None:
+    def a_little(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values["garbage_collection_s"] = np.full_like(step.values["forward_s"], 0.002)
+
+    assert kinds(claims(SlowWorker(1, 2.0, 5), a_little)) == [("worker.slow", "run/node-0/1", True)]
+
+
 def test_twin_more_tokens_are_more_work_and_not_a_slow_worker() -> None:
     def uneven(draft: Draft) -> None:
         for step in draft.steps:

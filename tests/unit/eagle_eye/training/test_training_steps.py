@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from eagle_eye.training.fault_drills import AcceleratorError
-from eagle_eye.training.integrations.training_steps import TrainingSteps, counts_of
+from eagle_eye.training.integrations.training_steps import TrainingSteps, counts_of, loss_scale
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter
 
@@ -33,7 +34,8 @@ def tensor(*shape: int) -> SimpleNamespace:
     (tensor(4, 8), {"samples": 4}),
     ((tensor(4, 8), tensor(4)), {"samples": 4}),
     ({"pixels": [tensor(3, 2)]}, {"samples": 3}),
-    ({"labels": tensor(2), "input_ids": tensor(2, 16)}, {"samples": 2, "tokens": 32}),
+    ({"labels": tensor(2), "input_ids": tensor(2, 16)}, {"samples": 2, "tokens": 32, "sequence_length": 16}),
+    ({"input_ids": tensor(32)}, {"samples": 32, "tokens": 32}),
     (tensor(), {}), ("text", {}), ({}, {}), (None, {}), (7, {}), ([[[[tensor(4)]]]], {}),
 ])  # fmt: skip
 def test_samples_and_tokens_of_a_batch(batch: Any, counts: dict[str, float]) -> None:
@@ -53,6 +55,23 @@ def test_micro_batches_are_added_up_until_the_update(watched: Watched) -> None:
     assert found == [(40, 1.5, 4.0, 32.0), (41, 5.0, 2.0, 16.0)]
     assert steps.number == 42
     assert not reader.now().running
+
+
+def test_a_step_is_as_long_as_its_longest_sequence(watched: Watched) -> None:
+    monitor, reader = watched
+    steps = TrainingSteps(monitor, counts_of)
+    steps.start(0)
+    for length in (8, 32, 16):
+        steps.micro_batch({"input_ids": tensor(2, length)})
+        steps.end_micro_batch(stepped=length == 16)
+    assert [(step.values["tokens"], step.values["sequence_length"]) for step in reader.steps(-1)] == [(112.0, 32.0)]
+
+
+def test_the_scale_of_a_loss_is_told_once_it_is_there() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    assert loss_scale(scaler) == loss_scale(None) == {}
+    scaler.scale(torch.ones(1))
+    assert float(loss_scale(scaler)["loss_scale"]) == 1024.0
 
 
 def failing(error: Exception) -> Any:
