@@ -3,6 +3,7 @@
 The browser's own loop must not run while other tests run theirs: that is why it ends with its module.
 """
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from eagle_eye.app.demo import run_archive
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
 from fakes.sample_cluster import SampleRun, add_blind_spots, add_idle_nodes, take_leases, write_recorded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """What a module has forgotten to close fails that module, not the test that runs when the garbage collector happens to look."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
@@ -74,13 +82,13 @@ def browser():
 
 @pytest.fixture
 def reader(browser, tmp_path: Path, request: pytest.FixtureRequest):
-    """Address of a dashboard → somebody who reads there; at the end nothing of what they saw has failed."""
+    """Address of a dashboard, whether its pages are live → somebody who reads there; at the end nothing of what they saw has failed."""
     from servers.pages import Reader
 
     made: list[Reader] = []
 
-    def read(url: str) -> Reader:
-        made.append(Reader(browser, url, tmp_path))
+    def read(url: str, *, live: bool = False) -> Reader:
+        made.append(Reader(browser, url, tmp_path, live=live))
         return made[-1]
 
     yield read

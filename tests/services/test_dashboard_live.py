@@ -4,6 +4,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,22 @@ from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.ports import free_port
 from eagle_eye.types import IncidentState, Plan
 from eagle_eye.types.remediation import Refuse
-from servers.pages import AXIS, DRAWN, ENLARGED, QUIET, WHOLE, choose, enlarge, plain, served, show_all, tile, tile_of
+from servers.pages import (
+    AXIS,
+    RUNS,
+    WHOLE,
+    becomes,
+    choose,
+    enlarge,
+    plain,
+    ran,
+    served,
+    settled,
+    show_all,
+    shows,
+    tile,
+    tile_of,
+)
 
 LOOP = Path(__file__).parents[1] / "scenario" / "loop.py"
 PATIENCE_S = 120.0
@@ -42,8 +59,16 @@ nodes = 10
 JOB = "test/loop"
 LOSSES = "document.querySelector('.js-plotly-plot')?.data?.find(trace => trace.name === 'Loss')?.x.length"
 """How many of them the figure shows; undefined while it is exchanged."""
-WATCHED = "window.away = 0; let away = 0; (function look() { away = document.querySelectorAll('.js-plotly-plot .main-svg').length < %d ? away + 1 : 0; window.away = Math.max(window.away, away); requestAnimationFrame(look); })()"
+FIGURES = 2
+WATCHED = f"""() => {{
+  window.away = 0;
+  let away = 0;
+  const drawn = () => [...document.querySelectorAll('.js-plotly-plot')].filter((each) => each.querySelector('.main-svg')).length;
+  (function look() {{ away = drawn() < {FIGURES} ? away + 1 : 0; window.away = Math.max(window.away, away); requestAnimationFrame(look); }})();
+}}"""
 """Counts how many pictures in a row are painted while a figure is not there."""
+LOST = {"records of nodes that found no room": "eagle_eye_node_dropped_records_total", "records that could not be read": "eagle_eye_partition_dead_letters_total"}
+"""As the page says it → the server's own figure."""
 LAST_LOOK_MS = 3000
 """After a click the page looks at its figures for the last time so much later (links.js)."""
 SEEN = 3
@@ -85,7 +110,7 @@ def live_url(demo_job: DemoJob, config: Config) -> Iterator[str]:
 @pytest.fixture
 def opened(reader, live_url: str, demo_job: DemoJob) -> Callable[[str], Page]:
     assert demo_job.wait_steps(30, PATIENCE_S), "the job does not run"
-    return reader(live_url)
+    return reader(live_url, live=True)
 
 
 def come(demo_job: DemoJob, what: str, there: Callable[[], object]) -> None:
@@ -128,85 +153,99 @@ def state_of(demo_job: DemoJob, incident: str) -> str:
 
 
 def live(page: Page, *, on: bool) -> None:
-    """The switch stands so, the server knows it, and nothing is under way."""
+    """The switch stands so, and nothing is under way."""
     expect(page.locator(".st-key-live input")).to_be_checked(checked=on)
-    page.wait_for_function(QUIET)
+    settled(page)
 
 
-def stays_off(page: Page) -> None:
-    """What the page was to look at after the click before does not switch it on again while the button is down."""
+def stands_still(page: Page, runs: int) -> None:
+    """The switch is off, and the server knows it: `runs` of the script were over before."""
     live(page, on=False)
+    ran(page, runs, whole=True)
+
+
+def stays_off(page: Page, runs: int) -> None:
+    """What the page was to look at after the click before does not switch it on again while the button is down."""
+    stands_still(page, runs)
     page.wait_for_function(f"performance.now() > {page.evaluate('performance.now()') + LAST_LOOK_MS}")
     live(page, on=False)
 
 
 def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
     page = opened(f"job?job={JOB}/run-1")
-    page.locator(".js-plotly-plot").nth(1).locator(".main-svg").first.wait_for()
+    expect(page.locator(".js-plotly-plot")).to_have_count(FIGURES)
     live(page, on=True)
-    there = page.locator(DRAWN).count()
-    page.evaluate(WATCHED % there)
-    many = page.wait_for_function(LOSSES).json_value()
-    page.wait_for_function(f"{LOSSES} > {many}", timeout=PATIENCE_S * 1000)
+    page.evaluate(WATCHED)
+    many = becomes(page, LOSSES, "the figure shows no loss")
+    becomes(page, f"{LOSSES} > {many}", "no newer loss came", timeout_ms=PATIENCE_S * 1000)
     assert page.evaluate("window.away") <= SEEN, "new numbers come without flicker"
-    enlarge(page, pressed=lambda: live(page, on=False))
-    page.wait_for_function(ENLARGED)
+    chosen = enlarge(page, pressed=partial(stands_still, page))
     live(page, on=False)
-    chosen, step = page.evaluate(f"{AXIS}.range"), tile(page, "Step")
+    step = tile(page, "Step")
     assert demo_job.wait_steps(20, PATIENCE_S), "the job goes on"
     choose(page, "forward")
-    assert page.evaluate(f"{AXIS}.range") == chosen
+    assert page.evaluate(f"{AXIS}?.range") == chosen
     assert tile(page, "Step") == step
+    runs = RUNS[page, True]
     show_all(page)
     live(page, on=True)
-    page.wait_for_function(WHOLE)
-    enlarge(page, pressed=lambda: stays_off(page))
-    page.wait_for_function(ENLARGED)
+    ran(page, runs, whole=True)
+    enlarge(page, pressed=partial(stays_off, page))
     page.locator(".st-key-live label").first.click()
-    page.wait_for_function(WHOLE, timeout=PATIENCE_S * 1000)
+    becomes(page, WHOLE, "the figure is still enlarged", timeout_ms=PATIENCE_S * 1000)
     live(page, on=True)
     come(demo_job, "a newer step on the page", lambda: tile(page, "Step") != step)
 
 
 def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(demo_job: DemoJob, opened: Callable[[str], Page], config: Config) -> None:
-    sources = Sources(config)
-    lease, owner = sources.ledger.holder_of("leader"), sources.ledger.holder_of("partition/0")
-    assert lease is not None
-    assert owner is not None
     page = opened("eagle_eye")
-    assert f"{lease.holder.host} process {lease.holder.pid}, term {lease.term}, since" in tile(page, "Leader")
-    row = plain(page.locator(".ee-table", has_text="Partition").locator("tbody tr").inner_text())
-    assert row.startswith(f"0 process {owner.holder.pid} on {owner.holder.host} {owner.term}")
-    come(demo_job, "a server that has read everything", lambda: figures(sources, "eagle_eye_partition_lag_seconds") == 0.0)
-    expect(tile_of(page, "Lag")).to_contain_text(formatting.duration(0.0))
-    assert "not known" not in tile(page, "Lag")
-    lost = plain(page.locator(".ee-table", has=page.get_by_text("What was lost")).inner_text())
-    assert f"records of nodes that found no room {formatting.number(figures(sources, 'eagle_eye_node_dropped_records_total'))}" in lost
-    assert f"records that could not be read {formatting.number(figures(sources, 'eagle_eye_partition_dead_letters_total'))}" in lost
-    assert "Clocks off 0" in tile(page, "Clocks off")
-    sources.close()
+    with closing(Sources(config)) as sources:
+        come(demo_job, "the leader on the page", lambda: leader(sources) in tile(page, "Leader"))
+        row = page.locator(".ee-table", has_text="Partition").locator("tbody tr")
+        come(demo_job, "the owner of the partition on the page", lambda: plain(row.inner_text()).startswith(owner(sources)))
+        come(demo_job, "a server that has read everything", lambda: figures(sources, "eagle_eye_partition_lag_seconds") == 0.0)
+        shows(tile_of(page, "Lag"), f"{formatting.duration(0.0)} behind the stream")
+        lost = page.locator(".ee-table", has=page.get_by_text("What was lost"))
+        for words, name in LOST.items():
+            come(demo_job, f"{words} on the page", lambda said=words, of=name: plain(f"{said} {formatting.number(figures(sources, of))}") in plain(lost.inner_text()))
+        shows(tile_of(page, "Clocks off"), "Clocks off 0")
+
+
+def leader(sources: Sources) -> str:
+    """What the page should say of it."""
+    lease = sources.ledger.holder_of("leader")
+    assert lease is not None
+    return f"{lease.holder.host} process {lease.holder.pid}, term {lease.term}, since"
+
+
+def owner(sources: Sources) -> str:
+    """What the page should say of the partition's."""
+    lease = sources.ledger.holder_of("partition/0")
+    assert lease is not None
+    return f"0 process {lease.holder.pid} on {lease.holder.host} {lease.term}"
 
 
 def figures(sources: Sources, name: str) -> float:
-    """The sum of one of the server's own figures."""
+    """The sum of one of the server's own figures; NaN while it does not answer."""
     told = sources.figures()
-    assert told is not None
-    return sum(told[name].values())
+    return sum(told[name].values()) if told is not None else nan
 
 
 def asked(demo_job: DemoJob, opened: Callable[[str], Page], node: str) -> tuple[IncidentRecord, Plan, Page]:
     """A memory of that node breaks, and the job starts again with it: the incident, the plan that waits for a word, and the page that asks for it."""
     now = demo_job.clock.now()
     next(demo_job.folder.rglob("done")).with_name(f"ecc-{node}").touch()
-    come(demo_job, "a plan that waits", lambda: waiting(demo_job, now) and demo_job.full())
-    found = waiting(demo_job, now)
-    assert found is not None
-    kept, plan = found
-    page = opened(f"incident?incident={kept.incident.id}")
-    page.set_default_timeout(PATIENCE_S * 1000)
-    expect(page.get_by_role("heading", name=formatting.capital(kept.incident.cause)).first).to_be_visible()
-    expect(page.locator(".ee-terms", has_text=plan.digest)).to_be_visible()
-    return kept, plan, page
+    found: list[tuple[IncidentRecord, Plan]] = []
+
+    def waits() -> bool:
+        found[:] = filter(None, [waiting(demo_job, now)])
+        return bool(found) and demo_job.full()
+
+    come(demo_job, "a plan that waits", waits)
+    page = opened(f"incident?incident={found[0][0].incident.id}")
+    expect(page.get_by_role("heading", name=formatting.capital(found[0][0].incident.cause)).first).to_be_visible()
+    come(demo_job, "the plan that waits on the page", lambda: waits() and page.locator(".ee-terms", has_text=found[0][1].digest).is_visible())
+    return *found[0], page
 
 
 def test_a_click_on_approve_heals_the_job(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
