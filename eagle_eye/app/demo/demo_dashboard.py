@@ -26,6 +26,9 @@ class DemoDashboard:
     """Of logs."""
     console: Console
     clock: Clock
+    listen: str = LISTEN
+    """Where nobody listens there yet; else any free port."""
+    nice: int = NICE
     _dashboard: Dashboard | None = field(default=None, init=False)
     _said: bool = field(default=False, init=False)
     _looked: float = field(default=float("-inf"), init=False)
@@ -42,7 +45,7 @@ class DemoDashboard:
             return
         try:
             config = configuration.load(config_file, state_dir=str(state))
-            self._dashboard = Dashboard(config, _free_address(), self.clock, log=self.folder / "dashboard.log", nice=NICE)
+            self._dashboard = Dashboard(config, _free_address(self.listen), self.clock, log=self.folder / "dashboard.log", nice=self.nice)
             self._dashboard.start()
         except (EagleEyeError, OSError) as error:
             self._failed(error)
@@ -90,13 +93,13 @@ class DemoDashboard:
         self.console.print(text, highlight=False, markup=False)
 
 
-def _free_address() -> str:
+def _free_address(usual: str) -> str:
     """The usual one, else any that is free."""
-    host, _, port = LISTEN.rpartition(":")
+    host, _, port = usual.rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))
         except OSError:
             return f"{host}:{free_port()}"
-    return LISTEN
+    return usual
