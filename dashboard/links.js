@@ -37,15 +37,26 @@
     looks.forEach(clearTimeout);
     looks = event.target.closest?.(".st-key-live") ? [] : [350, 1000, 3000].map((wait) => setTimeout(look, wait));
   }, true);
+  // While a page is being made its field may not be there, or be exchanged: it is waited for, unless another key or a click follows.
+  const beingMade = () => document.querySelector('[data-testid="stApp"]:not([data-test-script-state="notRunning"]), [data-testid="stSkeleton"]');
+  const field = () => document.querySelector('[data-testid="stMain"] input:not([type=checkbox]):not([type=radio]), [data-testid="stMain"] [role=combobox]');
+  let wanted = false;
+  const seek = () => {
+    if (wanted && document.activeElement !== field()) field()?.focus();
+    if (wanted && beingMade()) requestAnimationFrame(seek);
+  };
+  document.addEventListener("mousedown", () => { wanted = false; }, true);
   document.addEventListener("keydown", (event) => {
+    wanted = false;
     const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable], [role=combobox]");
     if (typing || event.metaKey || event.ctrlKey || event.altKey) return;
     if (event.key >= "1" && event.key <= "9") {
       const pages = document.querySelectorAll('[data-testid="stTopNavLink"], [data-testid="stSidebarNavLink"]');
       pages[Number(event.key) - 1]?.click();
-    } else if (event.key === "/") {
-      const field = document.querySelector('[data-testid="stMain"] input:not([type=checkbox]):not([type=radio]), [data-testid="stMain"] [role=combobox]');
-      if (field) { event.preventDefault(); field.focus(); }
+    } else if (event.key === "/" && (field() || beingMade())) {
+      event.preventDefault();
+      wanted = true;
+      seek();
     }
   });
 })();

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from playwright.sync_api import TimeoutError as Late
 
 from dashboard import formatting
@@ -46,6 +46,8 @@ FOCUSED = """(before) => {
 }"""
 """Name of what has the keys, once it is another than before and somebody sees it."""
 MOST_TABS = 40
+FIELDS = "**/static/js/Selectbox.*.js"
+"""What the browser loads to show a list."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -144,6 +146,32 @@ def test_a_page_is_used_by_keys_alone_and_shows_where_one_is(opened: Open) -> No
     assert reached[-1] == "Slow node", reached
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=f"Slow node: {SLOW_NODE}")).to_be_visible()
+
+
+@pytest.mark.parametrize("later", ["", "Escape"])
+def test_a_slash_waits_for_a_field_that_a_slow_browser_has_not_made_yet_unless_another_key_follows(reader, sample_url: str, later: str) -> None:
+    slow = reader(sample_url)
+    page = slow.page(slow.context())
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(FIELDS, hold)
+    page.goto(sample_url)
+    page.wait_for_function("window.eagleEyeLinks")
+    eventually(page, lambda: bool(held), "the browser asks for no field")
+    page.keyboard.press("/")
+    if later:
+        page.keyboard.press(later)
+    for each in held:
+        each.continue_()
+    field = page.get_by_role("combobox").first
+    settled(page)
+    if later:
+        expect(field).not_to_be_focused()
+    else:
+        expect(field).to_be_focused()
 
 
 def test_links_lead_back_and_forth_and_an_address_keeps_what_was_chosen(opened: Open) -> None:
