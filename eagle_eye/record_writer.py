@@ -25,7 +25,7 @@ def _check(writer: Identity, record: Sealed) -> None:
     node, job = spoken_for
     if node != writer.name:
         raise RecordRefused(f"the record is signed by {writer}, and speaks for node {node}")
-    if job and not writer.speaks_for(job):
+    if job not in ("", f"idle/{node}") and not writer.speaks_for(job):
         raise RecordRefused(f"{writer} may not speak for {job}")
 
 

@@ -10,8 +10,10 @@ import msgspec
 from .certificates import Identity
 from .peer_credentials import SocketAddress, user_of
 
-FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
-"""Headers by which a proxy says that it speaks for somebody else (RFC 7239, RFC 9110 section 7.6.3): then the caller is not on this machine."""
+FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-forwarded-for"})
+FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
+"""Headers by which a proxy says that it speaks for somebody else (RFC 7239, RFC 9110 section 7.6.3, and what proxies and clouds have of
+their own): then the caller is not on this machine."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ def speaks_for_itself(host: str, headers: Iterable[str] = ()) -> bool:
         loopback = ip_address(SocketAddress(host, 0).plain.host).is_loopback
     except ValueError:
         return False
-    return loopback and not any(name.lower() in FORWARDED for name in headers)
+    return loopback and not any(name.lower() in FORWARDED or name.lower().startswith(FORWARDED_PREFIXES) for name in headers)
 
 
 def local_caller(host: str, port: int, server_port: int) -> Caller:

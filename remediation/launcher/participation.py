@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
-from eagle_eye.errors import ControlError, LaunchError, PermanentError, TemporaryError
+from eagle_eye.errors import AccessDenied, ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
 from eagle_eye.types import Layout
+from remediation.launcher.coordinator import report_origin
 from remediation.launcher.coordinator.coordinator import Coordinator, JobDeclaration
 from remediation.launcher.coordinator.effect_executor import DiscardCheckpoints, EffectExecutor, MakeStore
 from remediation.launcher.coordinator.elastic_effect_executor import ELASTIC_REPORTS
@@ -290,6 +291,9 @@ class Participation:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:
             raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
+        if why := report_origin.objection(peer, kind, body):
+            self.refused(peer, why)
+            raise AccessDenied(why)
         leading = self._executor
         if kind == "epoch":
             return self._epoch()

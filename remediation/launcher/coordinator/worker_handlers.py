@@ -192,7 +192,7 @@ def died_while_running(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """Of a job that is not elastic."""
-    if state.last is None:
+    if state.last is None or (fact.worker and fact.worker not in state.last.workers):  # such as of a launcher without workers
         return []
     if not state.is_current(fact.epoch):
         return failed_before(state, fact)

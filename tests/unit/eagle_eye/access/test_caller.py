@@ -120,7 +120,7 @@ def test_another_user_is_that_user(listening: socket.socket) -> None:
 # --- proxies ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "x-forwarded-host"])
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "x-forwarded-host", "X-Forwarded-Proto", "X-Forwarded", "True-Client-IP", "CF-Connecting-IP", "X-Envoy-External-Address"])
 def test_who_speaks_for_somebody_else_is_not_local(header: str) -> None:
     assert not speaks_for_itself("127.0.0.1", [header])
 

@@ -191,6 +191,8 @@ OURS = Identity(kind=NODE, name="node-a", tenants=("team-a",))
     (EVENT, ""),
     (msgspec.structs.replace(EVENT, node="node-b"), "speaks for node node-b"),
     (msgspec.structs.replace(EVENT, job="team-b/run/1"), "may not speak for team-b/run/1"),
+    (msgspec.structs.replace(EVENT, job="idle/node-a"), ""),
+    (msgspec.structs.replace(EVENT, job="idle/node-b"), "may not speak for idle/node-b"),
     (msgspec.structs.replace(LAYOUT, coordinator="node-a"), ""),
     (msgspec.structs.replace(LAYOUT, coordinator="node-b"), "speaks for node node-b"),
     (SchemaRecord(id="s", source="host", kind=Kind.NODE, names=("load",), steps=False), ""),
