@@ -292,6 +292,9 @@ class Monitor:
         """A step is recorded also where these cannot be read."""
         try:
             runtime.take(values, now)
+            flops = values.get(self._columns.get("flops", -1))
+            if flops is not None:
+                runtime.utilise(values, flops, values[_STEP_S])
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 

@@ -4,9 +4,13 @@ Nothing is asked of the GPU. A step costs two comparisons and a look into a dict
 """
 
 import gc
+import math
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from .model_flops import peak_flops, utilisation_percent
 
 PAUSE, GRAPHS = "garbage_collection_s", "compiled_graphs"
 """Of each step that has some."""
@@ -17,6 +21,7 @@ MEMORY = {
 """Name in torch.cuda.memory_stats → ours; what is held now, by all pools together."""
 RETRIES, FAILURES = "gpu_memory_retries", "gpu_memory_failures"
 """Since the process began: how often the allocator gave back all that it kept and tried again, and found nothing even then."""
+UTILISATION = "mfu_percent"
 EVERY_NS = 1_000_000_000
 
 
@@ -30,6 +35,8 @@ class RuntimeValues:
         self._counters: Mapping[str, Mapping[str, int]] | None = None
         """Of torch.compile; None: it is not used."""
         self._graphs = 0
+        self._peak = math.nan
+        """Operations a second of this worker's GPU."""
 
     def watch(self) -> None:
         """Be told of each garbage collection, for the life of the process."""
@@ -44,11 +51,19 @@ class RuntimeValues:
             self._next = now_ns + EVERY_NS
             self._counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
             self._memory(values)
+            if math.isnan(self._peak):
+                self._peak = peak_flops(os.environ)
         if self._counters is not None:
             graphs = self._counters["stats"].get("unique_graphs", 0) if "stats" in self._counters else 0
             if graphs > self._graphs:
                 self._put(values, GRAPHS, float(graphs - self._graphs))
             self._graphs = graphs
+
+    def utilise(self, values: dict[int, float], flops: float, seconds: float) -> None:
+        """Add what share of its GPU's peak a step's model computed with. `flops`: as the script logged them, of this worker."""
+        share = utilisation_percent(flops, seconds, self._peak)
+        if math.isfinite(share):
+            self._put(values, UTILISATION, share)
 
     def _collected(self, phase: str, _information: object) -> None:
         """By the collector, in whichever thread it runs: all others wait meanwhile."""

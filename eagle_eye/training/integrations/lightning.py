@@ -68,9 +68,9 @@ class StepCallback(Callback):  # type: ignore[misc]  # of another package, which
             vars(owner).pop(name, None)
         self._monitor, self._steps, self._wrapped = Monitor(None), None, []
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps, self._updates = TrainingSteps(self._monitor, self._counts_of), trainer.global_step
-        self._steps.start(trainer.global_step)
+        self._steps.start(trainer.global_step, pl_module)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         if self._steps is not None:

@@ -9,6 +9,8 @@ from eagle_eye.training.last_gradient import LastGradient
 from eagle_eye.training.probe import Monitor
 
 _log = logging.getLogger("eagle_eye.probe")
+SHARDED = ("device_mesh", "ds_id", "_is_flat_param")
+"""What parameters have of which a rank holds a part: DTensor's, DeepSpeed's, those of FSDP's first version."""
 LENGTH = "sequence_length"
 """Of a step that of its longest sequence; all other counts are sums."""
 DEPTH = 3
@@ -25,14 +27,17 @@ class TrainingSteps:
         self._monitor = monitor
         self._counts_of = counts_of
         self._number = -1
+        self._parameters = 0
         self._ending = LastGradient(lambda: monitor.mark("communication"), lambda: monitor.mark("backward"))
         self._counts: dict[str, float] = {}
         self._loss: Any = None
         self._losses = 0
 
-    def start(self, number: int) -> None:
-        """The loop begins, or goes on, with this step."""
+    def start(self, number: int, model: Any = None) -> None:
+        """The loop begins, or goes on, with this step. `model`: whose operations are told, six for each parameter and token."""
         self._number = number
+        if model is not None and self._monitor.watched:
+            self._attempt(lambda: self._measure(model))
         self._begin()
 
     def micro_batch(self, batch: Any) -> None:
@@ -90,8 +95,16 @@ class TrainingSteps:
         self._loss = value if self._loss is None else self._loss + value
         self._losses += 1
 
+    def _measure(self, model: Any) -> None:
+        """Of one of which a part is trained, used or held here (adapters, experts, shards) another number is needed: nothing is told."""
+        parameters = dict(model.named_parameters())
+        whole = all(each.requires_grad and not any(hasattr(each, mark) for mark in SHARDED) and "expert" not in name for name, each in parameters.items())
+        self._parameters = sum(each.numel() for each in parameters.values()) if whole else 0
+
     def _tell(self) -> None:
         self._monitor.log(**self._counts)
+        if self._parameters and "tokens" in self._counts:
+            self._monitor.log(flops=6.0 * self._parameters * self._counts["tokens"])
         if self._losses:
             self._monitor.log(loss=self._loss / self._losses)
 

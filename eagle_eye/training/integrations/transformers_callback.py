@@ -50,7 +50,7 @@ class TrainerSteps(TrainerCallback):  # type: ignore[misc]  # of another package
         if not self._monitor.watched:
             return
         self._steps = TrainingSteps(self._monitor, self._counts_of)
-        self._steps.start(state.global_step)
+        self._steps.start(state.global_step, model)
         if model is not None and not args.torch_compile:  # a hook would cut the compiled graph in two
             self._hooks = (model.register_forward_pre_hook(self._before_forward, with_kwargs=True), model.register_forward_hook(self._after_forward))
 

@@ -1,6 +1,7 @@
 """What Python and torch do beside a step stands in its record."""
 
 import gc
+import math
 import sys
 import time
 from collections import Counter, defaultdict
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from eagle_eye.training.model_flops import PEAK, peak_flops, peak_of
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter, StepRecord
 from eagle_eye.training.runtime_values import EVERY_NS
@@ -89,6 +91,31 @@ def test_memory_of_the_allocator_is_read_once_a_second(loop: Loop, monkeypatch: 
     assert len(read) == 1
     loop.step(2, EVERY_NS / 1e9)
     assert len(read) == 2
+
+
+def test_a_step_that_tells_its_operations_has_their_share_of_the_peak(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PEAK, "1e12")
+    loop.monitor.begin(0)
+    loop.monitor.log(flops=1e12)
+    loop.now += 2_000_000_000
+    loop.monitor.end()
+    assert loop._reader.steps(-1)[-1].values["mfu_percent"] == pytest.approx(50.0)
+    assert "mfu_percent" not in loop.step(1, 1.0).values
+
+
+@pytest.mark.parametrize(("name", "peak"), [
+    ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H20", 148e12), ("NVIDIA H200", 989e12), ("NVIDIA A10G", 70e12),
+    ("AMD Instinct MI300X", 1307e12), ("Tesla V100-SXM2-32GB", 125e12),
+])  # fmt: skip
+def test_the_peak_of_a_gpu_is_found_by_its_name(name: str, peak: float) -> None:
+    assert peak_of(name) == peak
+
+
+@pytest.mark.parametrize(("told", "name"), [("nonsense", "NVIDIA H100"), ("-1", ""), ("", "NVIDIA GeForce GTX 1080")])
+def test_twin_without_a_peak_there_is_no_share(monkeypatch: pytest.MonkeyPatch, told: str, name: str) -> None:
+    cuda = SimpleNamespace(is_initialized=lambda: True, get_device_name=lambda: name)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert math.isnan(peak_flops({PEAK: told}))
 
 
 def test_a_step_is_recorded_where_nothing_can_be_read(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

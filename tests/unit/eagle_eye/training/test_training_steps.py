@@ -67,6 +67,28 @@ def test_a_step_is_as_long_as_its_longest_sequence(watched: Watched) -> None:
     assert [(step.values["tokens"], step.values["sequence_length"]) for step in reader.steps(-1)] == [(112.0, 32.0)]
 
 
+def flops_of(watched: Watched, model: Any) -> float | None:
+    """Of a step with 32 tokens."""
+    monitor, reader = watched
+    steps = TrainingSteps(monitor, counts_of)
+    steps.start(0, model)
+    steps.micro_batch({"input_ids": tensor(2, 16)})
+    steps.end_micro_batch(stepped=True)
+    return reader.steps(-1)[-1].values.get("flops")
+
+
+def test_the_operations_of_a_model_are_six_for_each_parameter_and_token(watched: Watched) -> None:
+    assert flops_of(watched, torch.nn.Linear(4, 2)) == 6.0 * 10 * 32
+
+
+def test_twin_of_adapters_experts_and_shards_no_operations_are_told(watched: Watched) -> None:
+    adapters, experts, shards = torch.nn.Linear(4, 2), torch.nn.ModuleDict({"experts": torch.nn.Linear(4, 2)}), torch.nn.Linear(4, 2)
+    adapters.bias.requires_grad = False
+    shards.weight.ds_id = 3  # type: ignore[assignment]
+    for model in (adapters, experts, shards, None, object()):
+        assert flops_of(watched, model) is None
+
+
 def test_the_scale_of_a_loss_is_told_once_it_is_there() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     assert loss_scale(scaler) == loss_scale(None) == {}
