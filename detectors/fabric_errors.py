@@ -1,4 +1,4 @@
-"""Links of the fabric that go down, run at a lower rate, or count errors; it informs only, and asks for nothing."""
+"""Links of the fabric that go down, run at a lower rate than before or than the same port of other nodes, or count errors; it informs only, and asks for nothing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from eagle_eye.ranges import Count, Ratio, Seconds
 from eagle_eye.types import Claim, Entity, Event, Evidence, Floats, Kind
 
 from .features.active_claims import ActiveClaims
+from .features.link_rates import ROUNDING, LinkRates, SlowPort
 
 DOWN, DEGRADED, ERRORS = "link.down", "link.degraded", "link.errors"
 BAD = {
@@ -25,8 +26,6 @@ SETTLED_S = 10.0
 """A reading of the moment before the event may come after it: a reading ends a claim only so long after it began."""
 LINKS_KEPT = 8192
 GBIT_BYTES = 1e9 / 8
-ROUNDING = 1e-3
-"""Of a rate that went through text and float32."""
 
 
 @dataclass
@@ -45,6 +44,7 @@ class FabricErrors:
     """Link → readings in a row with too many errors."""
     _last: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     """Link with an open claim of errors → when it counted too many last."""
+    _rates: LinkRates = field(default_factory=LinkRates, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -57,6 +57,7 @@ class FabricErrors:
                 yield from self._up(event)
         if frame.tick:
             yield from self._count(frame)
+            yield from self._compare(frame)
             yield from self._look(frame)
 
     def _broken(self, event: Event) -> Iterator[Claim]:
@@ -71,6 +72,22 @@ class FabricErrors:
     def _up(self, event: Event) -> Iterator[Claim]:
         for kind in (DOWN, DEGRADED):
             yield from self._claims.withdraw(event.entity, kind, event.time, "the agent tells that it is up again")
+
+    def _compare(self, frame: Frame) -> Iterator[Claim]:
+        """Ports that were slow before anybody looked, beside those of other nodes."""
+        names, read = frame.entities.get(Kind.LINK, ()), frame.metrics.get(Kind.LINK, {})
+        if "link_rate_bytes_per_s" not in read or "port_active" not in read:
+            return
+        for port in self._rates.read(names, read["link_rate_bytes_per_s"], read["port_active"]):
+            if port.readings >= self.sustained and len(self._claims.open) < LINKS_KEPT:
+                yield from self._slow(frame, names[port.place], float(read["link_rate_bytes_per_s"][port.place]), port)
+
+    def _slow(self, frame: Frame, name: str, rate: float, port: SlowPort) -> Iterator[Claim]:
+        now, usual = rate / GBIT_BYTES, port.usual / GBIT_BYTES
+        text = f"link {name} runs at {now:g} Gbit/s; the same port of {port.peers} other nodes of the job runs at {usual:g}, and so do others of its node at theirs"
+        proof = Evidence(text=text, metric="rate_gbit_per_s", value=now, threshold=usual)
+        claim = Claim(entity=Entity(kind=Kind.LINK, name=name), kind=DEGRADED, score=0.7, since=frame.time, evidence=(proof,))
+        yield from self._claims.report(claim, revise=False)
 
     # --- errors
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import pytest
 
 from detectors.diagnosis import Diagnosis
 from detectors.fabric_errors import SETTLED_S, FabricErrors
@@ -144,3 +145,46 @@ def test_links_of_a_node_that_is_lost_are_part_of_that_incident() -> None:
     down = Finding(id="b", detector="fabric_errors", entity=claim.entity, kind=claim.kind, **shared)
     (incident,) = Diagnosis().diagnose((), [lost, down], Topology(nodes={"node-0": ""}))
     assert (incident.cause, set(incident.findings)) == ("node lost", {"a", "b"})
+
+
+# --- beside other nodes
+
+USUAL, HALF = 5e10, 2.5e10
+"""400 and 200 Gbit/s."""
+NAMES = tuple(f"node-{node}/mlx5_{port}:1" for node in range(5) for port in range(2))
+
+
+def rates(number: int, slow: Mapping[str, float], names: Sequence[str] = NAMES, **more: float) -> Frame:
+    frame = tick(BEGAN + 5 * number, names, **more)
+    frame.metrics[Kind.LINK]["link_rate_bytes_per_s"][:] = [slow.get(name, USUAL) for name in names]
+    return frame
+
+
+def compared(slow: Mapping[str, float], count: int = 4, **more: float) -> list[Claim]:
+    return claims_of(FabricErrors(), [rates(number, slow, **more) for number in range(count)])
+
+
+def test_fault_a_port_that_has_come_up_slow_is_told_beside_the_same_port_of_other_nodes() -> None:
+    (claim,) = compared({"node-2/mlx5_1:1": HALF})
+    assert (claim.kind, claim.entity, claim.active) == ("link.degraded", link("node-2/mlx5_1:1"), True)
+    assert (claim.evidence[0].value, claim.evidence[0].threshold) == pytest.approx((200.0, 400.0))
+
+
+def test_it_is_over_once_it_runs_as_the_others_do() -> None:
+    frames = [rates(number, {"node-2/mlx5_1:1": HALF} if number < 4 else {}) for number in range(8)]
+    assert told(claims_of(FabricErrors(), frames)) == [("link.degraded", True), ("link.degraded", False)]
+
+
+def test_twin_a_node_of_another_kind_a_port_of_another_rate_and_a_moment_are_no_slow_links() -> None:
+    other_machine = {"node-2/mlx5_0:1": HALF, "node-2/mlx5_1:1": HALF}
+    of_storage = {f"node-{node}/mlx5_1:1": HALF for node in range(5)}
+    two_kinds = {f"node-{node}/mlx5_1:1": HALF for node in range(3)}
+    for slow in (other_machine, of_storage, two_kinds):
+        assert compared(slow) == []
+    assert compared({"node-2/mlx5_1:1": HALF}, count=2) == []
+    assert compared({"node-2/mlx5_1:1": HALF}, port_active=0.0) == []
+
+
+def test_twin_of_three_nodes_nobody_knows_which_is_right() -> None:
+    few = [name for name in NAMES if name < "node-3"]
+    assert claims_of(FabricErrors(), [rates(number, {"node-2/mlx5_1:1": HALF}, few) for number in range(4)]) == []
