@@ -1,7 +1,8 @@
 """One connection to the HTTP port: who does not ask for anything holds no place.
 
 A caller that sends half a request head and waits would hold its connection for ever. Here the whole head must arrive within
-HEADER_S; and where more than CONNECTIONS are open, the one that has waited longest for its head is closed for the newest.
+HEADER_S; and where more than CONNECTIONS are open, the one that has waited longest for its head is closed for the newest. Where
+all have sent theirs, the one whose request is the oldest is closed: it may send its body for ever.
 """
 
 import asyncio
@@ -19,22 +20,24 @@ class HttpConnection(H11Protocol):
     """uvicorn's connection with a time limit for the request's head."""
 
     _limit: asyncio.TimerHandle | None = None
-    waits_since = 0.0
-    """When it began to wait for a request; time of the loop."""
+    since = 0.0
+    """When it began to wait for a request, or its request began; time of the loop."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close the connection that has waited longest for a request, if there are too many."""
+        """Close the connection that has waited longest for a request, or else has been longest at one, if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
         self._await_request()
-        if len(self.connections) > CONNECTIONS:
-            waiting = [each for each in self.connections if isinstance(each, HttpConnection) and each.waits and each is not self]
-            (min(waiting, key=lambda each: each.waits_since) if waiting else self).transport.abort()
+        living = [each for each in self.connections if isinstance(each, HttpConnection) and not each.transport.is_closing()]
+        if len(living) > CONNECTIONS:
+            others = [each for each in living if each is not self]
+            min(others, key=lambda each: (not each.waits, each.since), default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Part of a request: once its head is whole there is no limit here."""
         super().data_received(data)
-        if not self.waits:
+        if not self.waits and self._limit is not None:
             self._end_limit()
+            self.since = self.loop.time()
 
     def on_response_complete(self) -> None:
         """The next request may come."""
@@ -64,7 +67,7 @@ class HttpConnection(H11Protocol):
 
     def _await_request(self) -> None:
         self._end_limit()
-        self.waits_since = self.loop.time()
+        self.since = self.loop.time()
         self._limit = self.loop.call_later(HEADER_S, self.transport.abort)
 
     def _end_limit(self) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from eagle_eye.access import Authorization, Tokens
 from eagle_eye.clock import FakeClock
 from eagle_eye.web import http_connection
+from eagle_eye.web import http_server as web
 from eagle_eye.web.health import HealthReport, routes
 from eagle_eye.web.http_server import WebServer
 from eagle_eye.web.request_limits import HEALTH_REQUESTS, REQUESTS, RequestLimits, read_body
@@ -22,10 +23,16 @@ HALF = b"GET /healthz/live HTTP/1.1\r\nHost: server\r\nX-Slow: "
 AT_ONCE = 140
 
 
+async def take_body(request: Request) -> Response:
+    await read_body(request, 1000)
+    return Response()
+
+
 @pytest.fixture
 def server(tmp_path):
     report = HealthReport(role="all", leads=True, leader="process 1", partitions=(0,))
-    server = WebServer("127.0.0.1:0", routes(lambda: report), authorization=Authorization(Tokens(tmp_path / "none.toml", FakeClock()), trust_claims=True))
+    doors = [*routes(lambda: report), web.Route(path="/take", answer=take_body, methods=("POST",))]
+    server = WebServer("127.0.0.1:0", doors, authorization=Authorization(Tokens(tmp_path / "none.toml", FakeClock()), trust_claims=True))
     server.start()
     yield server
     server.stop()
@@ -61,6 +68,16 @@ def test_beyond_what_may_be_open_who_waits_longest_makes_room(server, monkeypatc
         first, *_ = [half_asked(server, open_) for _ in range(9)]
         assert is_closed(first)
         assert live(server) == 200
+
+
+def test_health_answers_while_all_that_may_be_open_send_a_body_that_does_not_end(server, monkeypatch) -> None:
+    """None of them waited for its head any more, so that each newcomer was closed, and an orchestrator started a healthy server again."""
+    monkeypatch.setattr(http_connection, "CONNECTIONS", 8)
+    with ExitStack() as open_:
+        for _ in range(24):
+            connection = open_.enter_context(socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=30))
+            connection.sendall(b"POST /take HTTP/1.1\r\nHost: server\r\nContent-Length: 900\r\n\r\na")
+        assert [live(server) for _ in range(5)] == [200] * 5
 
 
 def test_a_head_that_does_not_end_is_not_waited_for(server, monkeypatch) -> None:
