@@ -84,20 +84,24 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
     incident = kept.incident
     console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}", soft_wrap=True, highlight=False)
     console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {escape(incident.job)}", soft_wrap=True, highlight=False)
-    print_text(console, f"began {local_time(incident.since)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
-    console.print()
-    console.print("[bold]evidence[/]")
+    print_text(console, f"began {local_time(incident.since, zone=True)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
+    _heading(console, "evidence")
     for line in incident.evidence:
         print_text(console, line.text, indent=2)
     if incident.rivals:
-        console.print("[bold]rival causes[/]")
+        _heading(console, "rival causes")
         for rival in incident.rivals:
             print_text(console, f"{rival.cause}: {rival.apart}", indent=2)
-    console.print("[bold]timeline[/]")
+    _heading(console, "timeline")
     columns = (TableColumn("after"), TableColumn("what"), TableColumn("", prose=True))
     print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _entry_text(moment, wide=wide)) for moment in ledger.timeline(incident.id)), wide=wide)
     _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000), wide=wide)
     _print_predictions(console, [_credible(ledger, kept, each) for each in ledger.outcomes(incident=incident.id, limit=1000)], _rate_unit(ledger, incident.job), wide=wide)
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(f"[bold]{text}[/]")
 
 
 def _later(ledger: "Ledger", began: float, ended: float) -> str:
@@ -117,7 +121,7 @@ def _print_alternatives(console: Console, plans: Sequence[Plan], *, wide: bool) 
     weighed = [plan for plan in reversed(plans) if plan.alternatives]
     if not weighed:
         return
-    console.print("[bold]alternatives[/]")
+    _heading(console, "alternatives")
     print_text(console, "cost, and benefit against doing nothing, in weighted worker-seconds", indent=2)
     rows = []
     for plan in weighed:
@@ -133,7 +137,7 @@ def _print_predictions(console: Console, outcomes: Sequence[Outcome], rate: str,
     known = [outcome for outcome in reversed(outcomes) if outcome.predicted or outcome.actual]
     if not known:
         return
-    console.print("[bold]predicted and actual[/]")
+    _heading(console, "predicted and actual")
     for outcome in known:
         print_table(console, (TableColumn(f"{outcome.action}, {outcome.state}"), TableColumn("predicted"), TableColumn("actual")), _metric_rows(outcome, rate), wide=wide)
 

@@ -53,10 +53,10 @@ def print_text(console: Console, text: str, *, indent: int = 0) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def local_time(moment: float) -> str:
-    """Seconds since 1970 as the local date and time; a time that no calendar has is told as it is."""
+def local_time(moment: float, *, zone: bool = False) -> str:
+    """Seconds since 1970 as the local date and time, with `zone` also whose; a time that no calendar has is shown as it is."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+        return time.strftime("%Y-%m-%d %H:%M:%S" + " %Z" * zone, time.localtime(moment))
     except (ValueError, OverflowError, OSError):
         return f"{moment:.3g} s"
 

@@ -76,23 +76,23 @@ class History:
 
     def series(
         self, table: str, names: Sequence[str], *, since: float, until: float, job: str = "", entities: Sequence[str] = (),
-        every: float = 0.0, how: str = "mean",
+        every: float = 0.0, aggregate: str = "mean",
     ) -> Any:
         """An Arrow table: time, job, node, entity (of steps also step and epoch), and a float column for each name.
 
         From `since` on and before `until`, seconds since 1970; entities: () = all. every: seconds of one interval, 0 = each
-        row as it came; with an interval, `how` says which of AGGREGATES, and `time` is its beginning. What was not read is
+        row as it came; with an interval, `aggregate` says which of AGGREGATES, and `time` is its beginning. What was not read is
         null. Raises HistoryError for a name that no file of that time has.
         """  # fmt: skip
-        if how not in AGGREGATES:
-            raise HistoryError(f"{how!r} is no way to make one number of many; choose one of {', '.join(AGGREGATES)}")
+        if aggregate not in AGGREGATES:
+            raise HistoryError(f"{aggregate!r} is no aggregate of an interval; choose one of {', '.join(AGGREGATES)}")
         if not names or not until > since or every < 0:
             raise HistoryError("a series needs at least one metric, an end after its beginning, and an interval of at least 0 s")
         columns = self._check(table, names, since, until)
         where = _where(job, entities)
         given = {"job": job, "entities": list(entities), "every": every}
         if every:
-            question = _aggregated(names, where, how)
+            question = _aggregated(names, where, aggregate)
         else:
             keys = [key for key in _keys_of(table) if key in columns]
             chosen = ", ".join([*keys, *(_quoted(name) for name in names)])
@@ -218,8 +218,8 @@ def _where(job: str, entities: Sequence[str]) -> str:
     return condition + (f" AND {which}" if job else "") + (" AND list_contains($entities, entity)" if entities else "")
 
 
-def _aggregated(names: Sequence[str], where: str, how: str) -> str:
-    function, more = AGGREGATES[how], ", history.time" if how == "last" else ""
+def _aggregated(names: Sequence[str], where: str, aggregate: str) -> str:
+    function, more = AGGREGATES[aggregate], ", history.time" if aggregate == "last" else ""
     numbers = ", ".join(f"{function}({_quoted(name)}{more}) AS {_quoted(name)}" for name in names)
     begin = "make_timestamptz((floor(epoch(history.time) / $every) * $every * 1e6)::BIGINT)"
     return f"SELECT {begin} AS time, job, node, entity, {numbers} FROM {ROWS} WHERE {where} GROUP BY ALL ORDER BY 1, 2, 3, 4"  # noqa: S608 -- quoted

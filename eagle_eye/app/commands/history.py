@@ -24,7 +24,7 @@ def command() -> None:
     \b
     Examples:
       eagle-eye history metrics
-      eagle-eye history export power_watts --of gpu --last 1h --every 10s -o power.csv
+      eagle-eye history export power_watts --table gpu --last 1h --every 10s -o power.csv
       eagle-eye history bad-records
     """
 
@@ -43,31 +43,31 @@ def window(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @command.command(short_help="list metrics")
-@click.argument("of", default="")
+@click.argument("table", default="")
 @options.wide
 @options.deployment
-def metrics(config: Config, of: str, wide: bool) -> None:
-    """List the metrics of a kind (gpu, node, worker, steps), or of all.
+def metrics(config: Config, table: str, wide: bool) -> None:
+    """List the metrics of a TABLE (gpu, node, worker, steps), or of all.
 
     \b
     Examples:
       eagle-eye history metrics
       eagle-eye history metrics gpu
     """
-    rows = [(metric.table, metric.name) for metric in _history(config).metrics(of)]
+    rows = [(metric.table, metric.name) for metric in _history(config).metrics(table)]
     if rows:
-        print_table(Console(), (TableColumn("of"), TableColumn("metric", name=True)), rows, wide=wide)
+        print_table(Console(), (TableColumn("table"), TableColumn("metric", name=True)), rows, wide=wide)
     else:
         click.echo("the history is empty so far: it is written every half minute")
 
 
 @command.command(short_help="list GPUs, nodes or workers with samples")
-@click.argument("of")
+@click.argument("table")
 @window
 @options.wide
 @options.deployment
-def entities(config: Config, of: str, last: float, since: str, until: str, job: str, wide: bool) -> None:
-    """List the GPUs, nodes or workers that have samples in a time window.
+def entities(config: Config, table: str, last: float, since: str, until: str, job: str, wide: bool) -> None:
+    """List the GPUs, nodes or workers of a TABLE that have samples in a time window.
 
     \b
     Examples:
@@ -76,43 +76,43 @@ def entities(config: Config, of: str, last: float, since: str, until: str, job: 
     """
     begin, end = _times(last, since, until)
     columns = (TableColumn("job", name=True), TableColumn("node", name=True), TableColumn("entity", name=True))
-    print_table(Console(), columns, _history(config).entities(of, since=begin, until=end, job=job), wide=wide)
+    print_table(Console(), columns, _history(config).entities(table, since=begin, until=end, job=job), wide=wide)
 
 
 @command.command(short_help="export samples as CSV or Parquet")
 @click.argument("names", metavar="METRIC...", nargs=-1, required=True)
-@click.option("--of", "of", required=True, help="Kind or table: gpu, node, worker, steps; `eagle-eye history metrics` lists them.")
+@click.option("--table", required=True, help="gpu, node, worker, steps; `eagle-eye history metrics` lists them.")
 @window
 @click.option("--entity", "entities", multiple=True, help="Only of this entity; may be given several times.")
 @click.option("--every", default=None, callback=options.duration, help="One value per interval (10s, 5m) instead of all samples.")
-@click.option("--how", type=click.Choice(["mean", "min", "max", "last", "count"]), default="mean", show_default=True, help="How the samples of an interval are aggregated.")
+@click.option("--aggregate", type=click.Choice(["mean", "min", "max", "last", "count"]), default="mean", show_default=True, help="With --every: the value of an interval, from its samples.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="*.csv or *.parquet. Default: CSV to the terminal.")
 @options.deployment
 def export(
-    config: Config, names: tuple[str, ...], of: str, last: float, since: str, until: str, job: str, entities: tuple[str, ...], every: float | None,
-    how: str, output: Path | None,
+    config: Config, names: tuple[str, ...], table: str, last: float, since: str, until: str, job: str, entities: tuple[str, ...], every: float | None,
+    aggregate: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Export samples as CSV or Parquet, one row for each time and entity.
 
     \b
     Examples:
-      eagle-eye history export power_watts temperature_celsius --of gpu --last 1h --every 10s -o power.csv
-      eagle-eye history export loss step_s --of steps --job team/gpt/20251120-083000 -o steps.parquet
-      eagle-eye history export cpu_percent --of node --since 2025-11-20T08:00 --until 2025-11-20T08:05 --entity node-a
+      eagle-eye history export power_watts temperature_celsius --table gpu --last 1h --every 10s -o power.csv
+      eagle-eye history export loss step_s --table steps --job team/gpt/20251120-083000 -o steps.parquet
+      eagle-eye history export cpu_percent --table node --since 2025-11-20T08:00 --until 2025-11-20T08:05 --entity node-a
     """
     if output is not None and output.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"{output}: name it *.csv or *.parquet")
     begin, end = _times(last, since, until)
     console = Console(stderr=True)
     with console.status("reading the history"):
-        table = _history(config).series(
-            of, names, since=begin, until=end, job=job, entities=entities, every=every or 0.0, how=how
+        rows = _history(config).series(
+            table, names, since=begin, until=end, job=job, entities=entities, every=every or 0.0, aggregate=aggregate
         )
-        _write(table, output)
+        _write(rows, output)
     if output is not None:
-        console.print(f"{table.num_rows:,} rows in {output}")
-    if not table.num_rows:
-        console.print(f"no sample matches in that time: `eagle-eye history entities {of}` lists the entities that have samples", soft_wrap=True)
+        console.print(f"{rows.num_rows:,} rows in {output}")
+    if not rows.num_rows:
+        console.print(f"no sample matches in that time: `eagle-eye history entities {table}` lists the entities that have samples", soft_wrap=True)
 
 
 @command.command("bad-records", short_help="list records that could not be read")

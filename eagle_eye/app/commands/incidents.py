@@ -31,6 +31,8 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
       eagle-eye incidents 4f1c9a02
       eagle-eye incidents 4f1c9a02 --stacks
     """
+    if stacks and not incident:
+        raise click.UsageError("--stacks shows the stacks of one incident: name its id, which `eagle-eye incidents` lists")
     console = Console()
     if not incident:
         print_incidents(console, newest_incidents(config, open_only=open_only, job=job, limit=limit), open_only=open_only, json_lines=json_lines, wide=wide)

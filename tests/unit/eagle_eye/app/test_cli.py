@@ -257,6 +257,7 @@ def test_one_incident_is_found_by_the_beginning_of_its_id(cli: Cli, ledger: Ledg
         assert words in shown
     assert json.loads(cli("incidents", "4f1c", "--json", "--state-dir", "state").output.splitlines()[0])["cause"] == "worker killed"
     assert "no stacks were dumped" in cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
+    assert "name its id" in cli("incidents", "--stacks", "--state-dir", "state").output
 
 
 STACK = 'Process {0}: python t.py\nThread {0} (idle): "MainThread"\n    {1}\n    main (/t.py:88)\n'

@@ -44,7 +44,7 @@ def test_it_lists_metrics_and_entities(run) -> None:
 
 
 def test_numbers_go_to_the_terminal_and_into_files(run, tmp_path) -> None:
-    window = ("--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01")
+    window = ("--table", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01")
     shown = list(csv.DictReader(io.StringIO(run("export", "cpu_percent", *window, "--every", "10s").stdout)))
     assert [(row["entity"], float(row["cpu_percent"])) for row in shown] == [("node-a", 4.5), ("node-a", 14.5), ("node-a", 24.5)]
     done = run("export", "cpu_percent", *window, "-o", "numbers.parquet")
@@ -54,7 +54,7 @@ def test_numbers_go_to_the_terminal_and_into_files(run, tmp_path) -> None:
 
 @pytest.mark.parametrize(("job", "rows"), [("t/j/r", 30), ("t/j", 30), ("t", 30), ("t/j/", 0), ("t/another", 0), ("t/j/r2", 0)])
 def test_a_job_is_named_with_its_run_or_without_and_who_is_not_there_is_said(run, job, rows) -> None:
-    done = run("export", "cpu_percent", "--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01", "--job", job, "-o", "n.csv")
+    done = run("export", "cpu_percent", "--table", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01", "--job", job, "-o", "n.csv")
     assert f"{rows} rows in n.csv" in done.output
     assert ("`eagle-eye history entities node` lists the entities that have samples" in done.output) is (rows == 0)
 
@@ -62,11 +62,11 @@ def test_a_job_is_named_with_its_run_or_without_and_who_is_not_there_is_said(run
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("export", "cpu", "--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01"), "no metric 'cpu'"),
-        (("export", "cpu_percent", "--of", "gpu"), "nothing of 'gpu'"),
-        (("export", "cpu_percent", "--of", "node", "--since", "yesterday"), "is not a time"),
-        (("export", "cpu_percent", "--of", "node", "--last", "soon"), "is not a duration"),
-        (("export", "cpu_percent", "--of", "node", "-o", "numbers.xlsx"), "*.csv or *.parquet"),
+        (("export", "cpu", "--table", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01"), "no metric 'cpu'"),
+        (("export", "cpu_percent", "--table", "gpu"), "nothing of 'gpu'"),
+        (("export", "cpu_percent", "--table", "node", "--since", "yesterday"), "is not a time"),
+        (("export", "cpu_percent", "--table", "node", "--last", "soon"), "is not a duration"),
+        (("export", "cpu_percent", "--table", "node", "-o", "numbers.xlsx"), "*.csv or *.parquet"),
         (("metrics", "gpus"), "no table 'gpus'"),
     ],
 )

@@ -365,11 +365,11 @@ def test_a_question_during_compaction_sees_each_row_once(place: ObjectStore) -> 
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("how", "first"), [("mean", 4.5), ("min", 0.0), ("max", 9.0), ("last", 9.0), ("count", 10)])
-def test_intervals(place: ObjectStore, how: str, first: float) -> None:
+@pytest.mark.parametrize(("aggregate", "first"), [("mean", 4.5), ("min", 0.0), ("max", 9.0), ("last", 9.0), ("count", 10)])
+def test_intervals(place: ObjectStore, aggregate: str, first: float) -> None:
     written(place, Records(nodes=1).run(30).end(30).messages)
-    assert asked(place, every=10.0, how=how, entities=["GPU-0GPU-0"])[0] == (0.0, "GPU-0GPU-0", first)
-    assert len(asked(place, every=10.0, how=how)) == 6
+    assert asked(place, every=10.0, aggregate=aggregate, entities=["GPU-0GPU-0"])[0] == (0.0, "GPU-0GPU-0", first)
+    assert len(asked(place, every=10.0, aggregate=aggregate)) == 6
 
 
 def test_entities_and_jobs_are_told_apart(place: ObjectStore) -> None:
@@ -388,7 +388,7 @@ def test_entities_and_jobs_are_told_apart(place: ObjectStore) -> None:
         ({"names": ["powr"]}, "no metric 'powr'.*power_watts"),
         ({"names": []}, "at least one metric"),
         ({"names": ["power_watts"], "until": T0 - 1}, "an end after its beginning"),
-        ({"names": ["power_watts"], "how": "sum; DROP"}, "choose one of mean"),
+        ({"names": ["power_watts"], "aggregate": "sum; DROP"}, "choose one of mean"),
         ({"names": ["power_watts"], "since": T0 - 900, "until": T0 - 800}, "nothing of 'gpu' in that time"),
     ],
 )
