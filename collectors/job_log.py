@@ -168,7 +168,7 @@ class JobLogCollector:
             return
         followed.failed = False
         if left_out:
-            log.warning("%s: %d further messages of one look are not told", name, left_out)
+            log.warning("%s: %d further messages of this read are not reported", name, left_out)
         if followed.tailer.skipped_bytes > followed.skipped_bytes:
             log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
             followed.skipped_bytes = followed.tailer.skipped_bytes

@@ -131,6 +131,9 @@ def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
             converted[name] = msgspec.convert(value, hints[name], dec_hook=_path)
         except (msgspec.ValidationError, TypeError) as error:
             option = accepted[name]
+            text, _, inside = str(error).rstrip("`").partition(" - at `$")
+            if inside:  # the one element that is wrong, and not the whole list or table
+                raise PluginError(f"option '{name}{inside}' of {_name(cls)}: {text}") from error
             raise PluginError(
                 f"option {name!r} of {_name(cls)} is {_shown(value)}: {error}; it accepts {option.type}, e.g. {_plain(option.default)!r}"
             ) from error

@@ -45,7 +45,8 @@ def _watch(process: "subprocess.Popen[str]") -> dict[str, Any]:
     """Show its progress; returns its last report."""
     report: dict[str, Any] = {}
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
         for line in process.stdout or ():
             try:

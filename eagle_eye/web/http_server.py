@@ -10,6 +10,7 @@ the configuration allows it. A request that came through a proxy is from beyond 
 """
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -117,8 +118,8 @@ class WebServer:
             listening = socket.create_server((self._host, self._port), family=family, backlog=CONNECTIONS)
         except OSError as error:
             raise ConfigError(
-                f"server.http cannot listen on {self._host}:{self._port}: {(error.strerror or str(error)).lower()}. "
-                "Name a free address of this machine, or an empty one for no HTTP port"
+                f"server.http cannot listen on {self._host}:{self._port}: {(os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)).lower()}. "
+                "Stop the server that runs there, or name a free address of this machine with --http ('' for no HTTP port)"
             ) from error
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts has it, too: else an answer's body waits 40 ms for the acknowledgement of its head
         return listening

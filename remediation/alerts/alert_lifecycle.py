@@ -270,7 +270,7 @@ class AlertLifecycle:
         try:
             alert = sent_alert_of(record.body).alert
         except msgspec.MsgspecError as error:
-            log.warning("what was said about %s cannot be read (%s): it is sent again", record.id, error)
+            log.warning("the last alert about %s cannot be read (%s): it is sent again", record.id, error)
             return
         self._open[record.id] = record
         if not alert.causes or alert.time > record.changed:

@@ -56,7 +56,7 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
     console = Console(stderr=json_lines)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PLAIN_WIDTH
-    console.print(f"seed {seed}; everything is kept in {place}")
+    console.print(f"seed {seed}; everything is kept in {place}", soft_wrap=True)
     pages = DemoDashboard(folder=place, console=console, clock=SystemClock()) if shown else None
     demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen, pages=pages)
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell in the background has them ignored
@@ -87,10 +87,10 @@ def _finish(demo: "Demo", rows: "list[FaultVerdict]", *, json_lines: bool, recor
     (demo.folder / "table.md").write_text(live_view.markdown(rows) + "\n")
     run_archive.mark(demo.state_dir, began=demo.began, ended=demo.ended, seed=demo.seed, command=f"eagle-eye demo --seed {demo.seed}")
     healed = sum(not row.wrongs for row in rows)
-    demo.console.print(f"{healed} of {len(rows)} healed. Details: eagle-eye incidents --state-dir {demo.state_dir}")
+    demo.console.print(f"{healed} of {len(rows)} healed. Details: eagle-eye incidents --state-dir {demo.state_dir}", soft_wrap=True)
     if record:
         size = run_archive.pack(demo.state_dir, Path(record))
-        demo.console.print(f"recorded in {record}, {size / 1000:.0f} kB")
+        demo.console.print(f"recorded in {record}, {size / 1000:.0f} kB", soft_wrap=True)
 
 
 def _keep(pages: "DemoDashboard | None", console: Console) -> None:
@@ -98,7 +98,7 @@ def _keep(pages: "DemoDashboard | None", console: Console) -> None:
     if pages is None or not pages.reopen():
         console.print("no dashboard is running")
         return
-    console.print(f"the dashboard shows this run at {pages.url}; Ctrl-C ends it", highlight=False)
+    console.print(f"the dashboard shows this run at {pages.url}; Ctrl-C ends it", highlight=False, soft_wrap=True)
     try:
         signal.pause()
     except KeyboardInterrupt:

@@ -17,15 +17,18 @@ from eagle_eye.stream.factory import open_embedded
 DONE = "done; see the launcher's log, and `eagle-eye incidents` if a server watches the job"
 
 
-@click.command(short_help="inject a fault into a running job, after confirmation")
-@click.argument("kind", type=click.Choice(drills.KINDS))
+KINDS_HELP = "\b\nKIND:\n" + "\n".join(f"  {kind:<10} {drills.DESCRIPTIONS[kind]}" for kind in drills.KINDS)
+
+
+@click.command(short_help="inject a fault into a running job, after confirmation", epilog=KINDS_HELP)
+@click.argument("kind", metavar="KIND", type=click.Choice(drills.KINDS))
 @click.option("--job", default="", help="tenant/name/run, or a part of it. Default: the only job that runs here.")
 @click.option("--rank", type=int, default=0, show_default=True, help="Rank of the worker, for a drill on one worker.")
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long a slow-down or a stopped stream lasts.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.deployment
 def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes: bool) -> None:
-    """Inject a fault into a job: kill, stop, hang, ... Asks for confirmation first.
+    """Inject a fault of one KIND into a job. Asks for confirmation first.
 
     It hits workers on this machine that run under your uid: those of every launcher with this state directory
     (--state-dir), or those of the launcher with the runtime directory --run-dir.

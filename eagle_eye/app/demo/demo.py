@@ -77,7 +77,7 @@ class Demo:
             demo_job.start()
             if self.pages is not None:
                 self.pages.open(demo_job.folder / "eagle-eye.toml", self.state_dir)
-            self.console.print((demo_job.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False)
+            self.console.print((demo_job.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False, soft_wrap=True)
             self._warm_up(demo_job)
             for fault in self.faults:
                 self._break(fault, demo_job, chance)
@@ -192,7 +192,7 @@ class Demo:
             self._say(f"{', '.join(missing)} was not taken back within {RETURN_S:.0f} s")
 
     def _say(self, text: str) -> None:
-        self.console.print(f"[{self.clock.now() - self.began:6.1f} s] {text}", highlight=False, markup=False)
+        self.console.print(f"[{self.clock.now() - self.began:6.1f} s] {text}", highlight=False, markup=False, soft_wrap=True)
 
     # --- the reference and the verdict -----------------------------------------------------------------------------
 

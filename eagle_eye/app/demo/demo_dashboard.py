@@ -90,7 +90,7 @@ class DemoDashboard:
         self._tell(f"no dashboard: {error}")
 
     def _tell(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _free_address(usual: str) -> str:

@@ -161,6 +161,7 @@ def test_the_tables_of_the_chapters_may_be_added_to_what_init_prints(cli: Cli) -
         ("[collectors.host]\ninterval = 1", "[collectors.host]", "it accepts"),
         ("[guards.blast_radius]\nshare = 'all'", "option 'share'", "it accepts float"),
         ("[actions.notify]\nurl = 7", "[actions.notify]", "it accepts"),
+        ("[[actions.notify.receivers]]\nkind = 'slak'\nurl = 'http://x/'", "option 'receivers[0]' of remediation.actions.notify:Notify: kind is 'slak'", "there are: "),
         ("[engine]\nmode = 'bold'", "option 'mode'", "it accepts"),
         ("[engine\n", "not valid TOML", "config init"),
     ],

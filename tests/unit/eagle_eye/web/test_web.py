@@ -126,7 +126,7 @@ def test_beyond_loopback_without_tokens_it_refuses_to_listen(no_tokens) -> None:
 def test_an_address_in_use_is_named_with_what_to_do(no_tokens) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: address already in use.*empty one"):
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: address already in use\. Stop the server that runs there, or name a free address"):
             WebServer(f"127.0.0.1:{port}", ROUTES, authorization=no_tokens).start()
 
 
