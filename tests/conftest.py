@@ -21,6 +21,7 @@ LONGEST = (
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    report.keywords = {}  # which nobody reads, and which are most of what a process of `pytest -n` sends for each test
     if report.skipped and os.environ.get("EAGLE_EYE_REQUIRE_ALL") and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped although EAGLE_EYE_REQUIRE_ALL is set: {report.longrepr}"
@@ -34,14 +35,24 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What was imported and collected stays to the end: without this the garbage collector looks through it again and again.
-    pytest adds its handlers, six times for each test, to every logger that passes nothing on, and torch and streamlit have sixty."""
-    for name, logger in logging.root.manager.loggerDict.items():
-        if name.partition(".")[0] in ("torch", "streamlit") and isinstance(logger, logging.Logger):
-            logger.propagate = True
+    """What was imported and collected stays to the end: without this the garbage collector looks through it again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+OF_LIBRARIES = ("alembic", "streamlit", "torch")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_loggers():
+    """pytest goes through every logger, six times for each test, and adds its handlers to those that pass nothing on: three libraries have 250 of them.
+    Before each module, since some are made when a test first draws a page or makes an optimizer. They still write: their parents know them, not the table of names."""
+    loggers = logging.root.manager.loggerDict
+    for name in [name for name in loggers if name.partition(".")[0] in OF_LIBRARIES]:
+        logger = loggers.pop(name)
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture(scope="session")
