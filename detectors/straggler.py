@@ -34,7 +34,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.processor_signals import ProcessorSignals
-from .features.step_time import phase
+from .features.step_time import lower_quartile, phase, phases
 
 EXPLAINED = 1.0 / 3.0
 """Of the time that a worker computes beyond its peers: if it waited so much of it for a processor that others had, nothing shows that it is sick."""
@@ -161,10 +161,10 @@ class Straggler:
 
     def _compared(self, times: Floats, stages: Floats) -> Floats:
         ratios = np.full(len(times), np.nan, dtype=np.float32)
-        for stage in np.unique(stages).tolist():
+        for stage in set(stages.tolist()):
             peers = (stages == stage) & np.isfinite(times)
             if peers.sum() >= self.peers:
-                ratios[peers] = times[peers] / max(float(np.percentile(times[peers], 25)), 1e-9)
+                ratios[peers] = times[peers] / max(lower_quartile(times[peers]), 1e-9)
         return ratios
 
     # --- judging
@@ -274,8 +274,7 @@ def _of_the_script(step: Step, busy: Floats) -> Floats:
 
 def _compute(step: Step) -> Floats | None:
     """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
-    parts = [phase(step, name) for name in COMPUTE]
-    busy: Floats = np.sum(parts, axis=0)
+    busy: Floats = phases(step, COMPUTE).sum(axis=0)
     return busy if np.nansum(busy) > 0 else None
 
 

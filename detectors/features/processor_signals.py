@@ -1,6 +1,6 @@
 """Who had the processors: other processes, the hypervisor, the CPU quota of a worker's cgroup. Smoothed over about two ticks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Integers, Kind
+
+from .step_time import lower_quartile
 
 QUEUED = 0.15
 """Share of the time that a worker must stand in the run queue to have a share worth a word."""
@@ -54,11 +56,11 @@ class ProcessorSignals:
         read, moved = frame.metrics.get(Kind.WORKER, {}), frame.moved.get(Kind.WORKER)
         host, moved_nodes = frame.metrics.get(Kind.NODE, {}), frame.moved.get(Kind.NODE)
         self._place(frame.entities.get(Kind.WORKER, ()), frame.entities.get(Kind.NODE, ()))
-        self.queued = _smoothed(self.queued, _share(read, "runqueue_percent", len(self.workers)), moved)
-        self.throttled = _smoothed(self.throttled, _share(read, "throttled_percent", len(self.workers)), moved)
-        self.quota = _smoothed(self.quota, _column(read, "cpu_quota", len(self.workers)), moved)
-        self.others = _smoothed(self.others, self._others(_column(read, "cpu_percent", len(self.workers)) / 100.0, host), moved_nodes)
-        self.stolen = _smoothed(self.stolen, _share(host, "cpu_steal_percent", len(self.nodes)), moved_nodes)
+        workers, nodes = len(self.workers), len(self.nodes)
+        queued, throttled, quota = _share(read, "runqueue_percent", workers), _share(read, "throttled_percent", workers), _column(read, "cpu_quota", workers)
+        others, stolen = self._others(_column(read, "cpu_percent", workers) / 100.0, host), _share(host, "cpu_steal_percent", nodes)
+        self.queued, self.throttled, self.quota = _smoothed((self.queued, self.throttled, self.quota), (queued, throttled, quota), moved)
+        self.others, self.stolen = _smoothed((self.others, self.stolen), (others, stolen), moved_nodes)
 
     def _place(self, workers: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         if workers != self.workers or nodes != self.nodes:
@@ -93,7 +95,7 @@ class ProcessorSignals:
     def held_back(self, workers: tuple[str, ...]) -> Truths:
         """Of these workers, whose cgroup used up its CPU quota again and again, unlike that of most: what all have makes nobody slower."""
         throttled = np.nan_to_num(self.of_workers(self.throttled, workers))
-        usual = float(np.percentile(throttled, 25)) if len(throttled) else 0.0
+        usual = lower_quartile(throttled) if len(throttled) else 0.0
         held_back: Truths = (throttled >= THROTTLED) & (throttled >= usual + THROTTLED / 2)
         return held_back
 
@@ -152,11 +154,9 @@ class UsualSignals:
         self._ticks += learn
         weight = 1.0 / min(self._ticks, _REMEMBERED) if learn else 0.0
         nothing = np.full(len(signals.nodes), np.nan, dtype=np.float32)
-        now = (signals.by_node(signals.queued), signals.by_node(signals.throttled), signals.others, signals.stolen)
+        now = (signals.by_node(signals.queued), signals.by_node(signals.throttled), signals.others, signals.stolen) if learn else (nothing,) * 4
         mine = (self.queued, self.throttled, self.others, self.stolen)
-        self.queued, self.throttled, self.others, self.stolen = (
-            _smoothed(usual, read if learn else nothing, moved, weight) for usual, read in zip(mine, now, strict=True)
-        )
+        self.queued, self.throttled, self.others, self.stolen = _smoothed(mine, now, moved, weight)
 
     def quota_bites(self, signals: ProcessorSignals) -> tuple[str, ...]:
         """Nodes whose workers use up their CPU quota far more often than usual."""
@@ -186,11 +186,12 @@ def _share(values: Mapping[str, Floats], name: str, count: int) -> Floats:
     return share
 
 
-def _smoothed(before: Floats, read: Floats, moved: Integers | None, weight: float = _NEWEST) -> Floats:
-    """`weight`: of what is read now; what was not known before is taken as it is."""
-    known = np.full_like(read, np.nan)
-    if moved is not None and len(before):
-        known = np.where(moved >= 0, before[np.minimum(moved, len(before) - 1)], np.nan).astype(np.float32)
-    newest = np.where(np.isnan(read), known, read)
-    smoothed: Floats = np.where(np.isnan(known), newest, (1.0 - weight) * known + weight * newest).astype(np.float32)
+def _smoothed(before: Sequence[Floats], read: Sequence[Floats], moved: Integers | None, weight: float = _NEWEST) -> Floats:
+    """Signals × columns. `weight`: of what is read now; what was not known before is taken as it is."""
+    now, past = np.array(read, dtype=np.float32), np.array(before, dtype=np.float32)
+    known = np.full_like(now, np.nan)
+    if moved is not None and past.size:
+        known = np.where(moved >= 0, past[:, np.minimum(moved, past.shape[1] - 1)], np.float32(np.nan))
+    newest = np.where(np.isnan(now), known, now)
+    smoothed: Floats = np.where(np.isnan(known), newest, np.float32(1.0 - weight) * known + np.float32(weight) * newest)
     return smoothed

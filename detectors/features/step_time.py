@@ -1,5 +1,7 @@
 """Time per phase of a step and worker, and the iteration time of a step."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from eagle_eye.types import Floats, Step
@@ -8,15 +10,22 @@ PAUSES = ("data_s", "evaluation_s", "checkpoint_s")
 """Parts of a step that say nothing about how fast the job computes."""
 
 
-def phase(step: Step, name: str) -> Floats:
-    """Seconds of one phase per worker; 0 where a worker that reported the step spent none in it, else NaN."""
+def phases(step: Step, names: Sequence[str]) -> Floats:
+    """Phases × workers, in seconds; 0 where a worker that reported the step spent none in it, else NaN."""
     reported = step.values.get("step_s")
     if reported is None:
-        return np.full(len(step.workers), np.nan, dtype=np.float32)
-    spent = step.values.get(name)
-    spent_s: Floats = np.zeros(len(reported), dtype=np.float32) if spent is None else np.where(np.isfinite(spent), spent, np.float32(0.0))
-    spent_s[np.isnan(reported)] = np.nan
+        return np.full((len(names), len(step.workers)), np.nan, dtype=np.float32)
+    none = np.zeros(len(reported), dtype=np.float32)
+    spent_s: Floats = np.array([step.values.get(name, none) for name in names], dtype=np.float32)
+    spent_s[~np.isfinite(spent_s)] = 0.0
+    spent_s[:, np.isnan(reported)] = np.nan
     return spent_s
+
+
+def phase(step: Step, name: str) -> Floats:
+    """One of them."""
+    seconds: Floats = phases(step, (name,))[0]
+    return seconds
 
 
 def own_time(step: Step) -> Floats:
@@ -24,7 +33,7 @@ def own_time(step: Step) -> Floats:
     reported = step.values.get("step_s")
     if reported is None:
         return np.full(len(step.workers), np.nan, dtype=np.float32)
-    paused = np.sum([phase(step, name) for name in PAUSES], axis=0)
+    paused = phases(step, PAUSES).sum(axis=0)
     own: Floats = np.maximum(reported - paused, 0.0).astype(np.float32)
     return own
 
@@ -36,4 +45,13 @@ def iteration_time(step: Step) -> float:
     shortest of their own times is the one that holds nobody's pause.
     """
     own = own_time(step)
-    return float(np.nanmin(own)) if np.isfinite(own).any() else float("nan")
+    return float(np.fmin.reduce(own)) if np.isfinite(own).any() else float("nan")
+
+
+def lower_quartile(values: Floats) -> float:
+    """np.percentile(values, 25) of a few numbers without NaN, ten times as fast."""
+    ordered = np.sort(values)
+    at = 0.25 * (len(ordered) - 1)
+    below = int(at)
+    beyond = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (ordered[beyond] - ordered[below]) * np.float32(at - below))

@@ -11,7 +11,7 @@ import numpy as np
 
 from eagle_eye.types import Step
 
-from .step_time import phase
+from .step_time import phases
 
 _NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution / its median absolute deviation."""
@@ -19,8 +19,8 @@ LEAST_NOISE = 0.02
 """No job is steadier than that."""
 WORK_VARIES = 0.1
 """A step with so much more or less work than any before is of another kind: another batch size or sequence length."""
-PAUSES = ("evaluation_s", "checkpoint_s")
-"""No loss of throughput. Waiting for data is one, if it goes on."""
+_SPENT = ("evaluation_s", "checkpoint_s", "forward_s", "backward_s", "optimizer_s", "communication_s", "data_s")
+"""Two pauses, which are no loss of throughput (waiting for data is one, if it goes on); what computes; and both waits."""
 
 
 class StepCost(NamedTuple):
@@ -91,16 +91,16 @@ def cost_of(step: Step) -> StepCost | None:
     reported = step.values.get("step_s")
     if reported is None or not np.isfinite(reported).any():
         return None
-    paused = np.sum([phase(step, name) for name in PAUSES], axis=0)
-    computed = np.sum([phase(step, name) for name in ("forward_s", "backward_s", "optimizer_s")], axis=0)
+    spent = phases(step, _SPENT)
+    paused, computed, (communication, data) = spent[:2].sum(axis=0), spent[2:5].sum(axis=0), spent[5:]
     tokens = step.values.get("tokens")
     return StepCost(
         end=step.end,
-        seconds=max(float(np.nanmin(reported - paused)), 0.0),  # while one worker pauses the others wait for it
+        seconds=max(float(np.fmin.reduce(reported - paused)), 0.0),  # while one worker pauses the others wait for it
         tokens=float(np.nansum(tokens)) if tokens is not None and np.isfinite(tokens).any() else float("nan"),
-        compute_s=float(np.nanmax(computed)),
-        communication_s=float(np.nanmin(phase(step, "communication_s"))),
-        data_s=float(np.nanmax(phase(step, "data_s"))),
+        compute_s=float(np.fmax.reduce(computed)),
+        communication_s=float(np.fmin.reduce(communication)),
+        data_s=float(np.fmax.reduce(data)),
     )
 
 
