@@ -19,7 +19,6 @@ True
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -292,74 +291,58 @@ def _draft(
 
 
 def _normal(normals: dict[str, tuple[float, float]], count: int, rng: np.random.Generator) -> dict[str, Floats]:
-    return {
-        name: np.maximum(rng.normal(mean, spread, count), 0.0).astype(np.float32)
-        for name, (mean, spread) in normals.items()
-    }
+    mean, spread = np.array(list(normals.values())).T[:, :, None]
+    return dict(zip(normals, np.maximum(mean + spread * rng.standard_normal((len(normals), count)), 0.0).astype(np.float32), strict=True))
 
 
 def _workers(tick: int, count: int, step_s: float, rng: np.random.Generator) -> dict[str, Floats]:
-    def same(value: float) -> Floats:
-        return np.full(count, value, dtype=np.float32)
-
-    def about(mean: float, spread: float) -> Floats:
-        return np.maximum(rng.normal(mean, spread, count), 0.0).astype(np.float32)
-
     steps = int((tick + 1) / step_s)
-    return {
-        "step": same(steps),
-        "step_age_s": about(step_s / 2, step_s / 20),
-        "progress_age_s": about(step_s / 10, step_s / 100),
-        "marks": same(10 * steps),
-        "phase": same(3),
-        "running": same(1),
-        "state": same(ord("R")),
-        "cpu_percent": about(95.0, 1.0),
-        "runqueue_percent": about(1.0, 0.2),
-        "throttled_percent": same(0.0),
-        "cpu_quota": same(np.nan),
-        "rss_bytes": about(2e9, 1e6),
-        "step_marks": same(10 * steps),
-        "activity": same(np.nan),
-        "activity_seen_s": same(np.nan),
+    varied = {
+        "step_age_s": (step_s / 2, step_s / 20),
+        "progress_age_s": (step_s / 10, step_s / 100),
+        "cpu_percent": (95.0, 1.0),
+        "runqueue_percent": (1.0, 0.2),
+        "rss_bytes": (2e9, 1e6),
     }
+    same = {
+        "step": steps,
+        "marks": 10 * steps,
+        "phase": 3,
+        "running": 1,
+        "state": ord("R"),
+        "throttled_percent": 0.0,
+        "cpu_quota": np.nan,
+        "step_marks": 10 * steps,
+        "activity": np.nan,
+        "activity_seen_s": np.nan,
+    }
+    table = np.repeat(np.array(list(same.values()), dtype=np.float32)[:, None], count, axis=1)
+    return _normal(varied, count, rng) | dict(zip(same, table, strict=True))
 
 
 def _step(number: int, layout: Layout, step_s: float, rng: np.random.Generator) -> StepDraft:
     count = len(layout.placements)
-
-    def share(part: float) -> Any:
-        return part * step_s * (1 + 0.01 * rng.standard_normal(count))
-
-    data, forward, backward, optimizer = share(0.05), share(0.25), share(0.45), share(0.05)
-    busy = data + forward + backward + optimizer
+    parts = np.array([[0.05], [0.25], [0.45], [0.05]]) * step_s * (1 + 0.01 * rng.standard_normal((4, count)))
+    busy = parts.sum(axis=0)
     communication = busy.max() - busy + 0.15 * step_s
     loss = 2.0 + 8.0 * np.exp(-number / 200.0) + 0.02 * rng.standard_normal()
-    values = {
-        "step_s": busy + communication,
-        "data_s": data,
-        "forward_s": forward,
-        "backward_s": backward,
-        "communication_s": communication,
-        "optimizer_s": optimizer,
-        "evaluation_s": np.zeros(count),
-        "checkpoint_s": np.zeros(count),
-        "other_s": np.zeros(count),
-        "loss": np.full(count, loss),
-        "tokens": np.full(count, 4096.0),
-        "grad_norm": np.full(count, 1.0 + 0.05 * rng.standard_normal()),
-    }
-    return StepDraft(
-        number=number,
-        epoch=layout.epoch,
-        end=BEGAN + (number + 1) * step_s,
-        values={name: value.astype(np.float32) for name, value in values.items()},
-    )
+    values = np.zeros((len(STEP_VALUES), count), dtype=np.float32)
+    values[:6] = busy + communication, *parts, communication
+    values[9:] = np.array([[loss], [4096.0], [1.0 + 0.05 * rng.standard_normal()]])
+    return StepDraft(number=number, epoch=layout.epoch, end=BEGAN + (number + 1) * step_s, values=dict(zip(STEP_VALUES, values, strict=True)))
+
+
+STEP_VALUES = (
+    "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "communication_s", "evaluation_s", "checkpoint_s", "other_s", "loss", "tokens", "grad_norm",
+)  # fmt: skip
 
 
 def _frame(draft: Draft, seen: dict[Kind, tuple[str, ...]]) -> Frame:
     moved = {}
     for kind, names in draft.entities.items():
+        if names == seen.get(kind):
+            moved[kind] = np.arange(len(names))
+            continue
         before = {name: column for column, name in enumerate(seen.get(kind, ()))}
         moved[kind] = np.array([before.get(name, -1) for name in names], dtype=np.int64)
     steps = tuple(
