@@ -6,12 +6,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine as SqlEngine
 
 from collectors.training import TrainingCollector
 from eagle_eye.clock import FakeClock
-from eagle_eye.ledger import Ledger
+from eagle_eye.ledger import Ledger, sqlite
 from eagle_eye.plugins import available, build, load
 from eagle_eye.types import Entity, Incident, IncidentState, Mode, Outcome
 from fakes.fake_commander import FakeCommander
@@ -80,6 +82,21 @@ class World:
 
     def outcome(self, action: str, name: str = "i1") -> Outcome:
         return next(outcome for outcome in self.ledger.outcomes(incident=name) if outcome.action == action)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once() -> Iterator[None]:
+    """SQLAlchemy keeps what it compiled for each engine alone, and every test opens a ledger of its own: all share what the first one's has."""
+    create_engine, first = sqlite.create_engine, sqlite.create_engine("sqlite://")
+
+    def sharing(*args: Any, **kwargs: Any) -> SqlEngine:
+        engine = create_engine(*args, **kwargs)
+        engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite, "create_engine", sharing)
+        yield
 
 
 @pytest.fixture(autouse=True)
