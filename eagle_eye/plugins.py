@@ -53,9 +53,7 @@ class Option(NamedTuple):
 
 def available(room: str) -> tuple[str, ...]:
     """Names of the plugins in a room, sorted. Raises PluginError if the room's package is not ours."""
-    package = _ours(room)
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
-    return tuple(name for name in names if list(_candidates(_module(f"{room}.{name}"), VERBS[room])))
+    return tuple(name for name in _modules(room) if list(_candidates(_module(f"{room}.{name}"), VERBS[room])))
 
 
 def load(room: str, name: str) -> type:
@@ -66,8 +64,7 @@ def load(room: str, name: str) -> type:
     verb = VERBS.get(room, "")
     if ":" in name:
         return _from_elsewhere(name, verb)
-    package = _ours(room)
-    if name not in {module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg}:
+    if name not in _modules(room):
         known = ", ".join(available(room)) or "none"
         raise PluginError(f'no plugin {name!r} in {room}; there are: {known}; your own is named "pkg.mod:Name"')
     found = list(_candidates(_module(f"{room}.{name}"), verb))
@@ -122,7 +119,7 @@ def build(cls: type, options: Mapping[str, Any], services: Mapping[str, Any]) ->
 def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a plugin, checked and converted; builds nothing. Raises PluginError, as `build` does."""
     accepted = {option.name: option for option in describe(cls)}
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls, include_extras=True) if options else {}
     converted = {}
     for name, value in options.items():
         if name not in accepted:
@@ -140,6 +137,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     return converted
 
 
+@functools.cache
 def describe(cls: type) -> tuple[Option, ...]:
     """The configuration of a plugin, in the order of its fields; services are left out."""
     hints = typing.get_type_hints(cls)
@@ -166,6 +164,16 @@ def _ours(room: str) -> types.ModuleType:
             " and not from a folder that has one of that name"
         )
     return _module(room)
+
+
+def _modules(room: str) -> tuple[str, ...]:
+    """Sorted; those in a folder that was listed are known for as long as the process runs."""
+    return _listed(tuple(_ours(room).__path__))
+
+
+@functools.cache
+def _listed(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(path) if not module.ispkg))
 
 
 def _module(name: str) -> types.ModuleType:

@@ -212,13 +212,14 @@ class LivePlanner:
 
     def _restore(self) -> None:
         """Carry out the best allocation, once no job that it changes has an open incident."""
-        cluster, now = self._running_cluster(), self.clock.now()
-        surplus = self.settings.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
+        now = self.clock.now()
         if self._restoring or now < self._not_before:
             return
+        surplus = self.settings.mode is Mode.AUTO and any(job.demand.now > job.demand.most for job in self._running() if job.demand is not None)
         if not (self._repaired or surplus):
             self.limit.reset()
             return
+        cluster = self._running_cluster()
         moved = plan_moves(cluster, best_worker_counts(cluster))
         if not moved.placement:
             self._returned_all()
@@ -300,9 +301,11 @@ class LivePlanner:
                 found["waf_left"] = waf_left(cluster, self.state.jobs, pending.plan, pending.incident)
             self.recorder.record_measured(pending.plan.id, {name: value for name, value in found.items() if math.isfinite(value)})
 
+    def _running(self) -> list[JobState]:
+        return [job for job in self.state.jobs.values() if job.demand is not None and job.layout is not None and not job.over]
+
     def _running_cluster(self) -> LiveCluster:
-        jobs = [job for job in self.state.jobs.values() if job.demand is not None and job.layout is not None and not job.over]
-        return LiveCluster(jobs=tuple(self._live(job) for job in jobs), spare=dict(self._repaired), worker_mtbf_s=self.settings.worker_mtbf_s)
+        return LiveCluster(jobs=tuple(self._live(job) for job in self._running()), spare=dict(self._repaired), worker_mtbf_s=self.settings.worker_mtbf_s)
 
 
 def _median_or(seen: Sequence[float], otherwise: float) -> float:
