@@ -81,8 +81,10 @@ def _loss(step: Step) -> float | None:
     logged = np.isfinite(loss)
     if not logged.any():
         return None
-    weights = np.where(np.isfinite(tokens), tokens, 0.0)[logged] if len(tokens) == len(loss) else np.zeros(int(logged.sum()))
-    return float(np.average(loss[logged], weights=weights if weights.sum() > 0 else None))
+    shown = loss[logged]
+    weights = np.where(np.isfinite(tokens), tokens, np.float32(0.0))[logged] if len(tokens) == len(loss) else np.zeros(len(shown))
+    total = weights.sum()
+    return float((shown * weights).sum() / total if total > 0 else shown.mean())
 
 
 def _numbers(step: Step, name: str) -> Floats:

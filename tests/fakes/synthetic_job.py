@@ -89,6 +89,12 @@ class SyntheticJob:
     @property
     def layout(self) -> Layout:
         """The present one."""
+        present = (self.nodes, self.excluded, self.epoch, self._began, self._reason, self._plan, self._resume, self.skipped)
+        if self._laid_out is None or self._laid_out[0] != present:
+            self._laid_out = (present, self._lay_out())
+        return self._laid_out[1]
+
+    def _lay_out(self) -> Layout:
         nodes = [node for node in self.nodes if node not in self.excluded]
         workers = [(node, slot) for node in nodes for slot in range(self.slots)]
         return Layout(
@@ -109,6 +115,7 @@ class SyntheticJob:
         )
 
     _began: float = 0.0
+    _laid_out: tuple[tuple[object, ...], Layout] | None = None
 
     # --- what happens --------------------------------------------------------------------------------------------
 
