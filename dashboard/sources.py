@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -241,7 +242,7 @@ def _scraped(address: str, token: str) -> dict[str, dict[tuple[tuple[str, str], 
     try:
         with _opener().open(request, timeout=SCRAPE_S) as answer:
             text = answer.read().decode()
-    except OSError:
+    except (OSError, HTTPException, UnicodeDecodeError):  # nobody answers, or another program does
         return None
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
     for family in text_string_to_metric_families(text):

@@ -1,7 +1,9 @@
 """What the dashboard asks the ledger: incidents, their stories, actions and guards; and what it reads from."""
 
+import socket
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -239,6 +241,19 @@ def test_in_a_recorded_run_time_stands_and_nothing_is_ordered(tmp_path: Path, le
     with pytest.raises(NothingToDecide):
         sources.order("status", None)
     sources.close()
+
+
+@pytest.mark.parametrize("answer", [b"\0\0\x12\4\0\0\0\0\0" + 18 * b"\1", b"HTTP/1.0 200 OK\r\n\r\n\xff\xfe"], ids=["gRPC", "no text"])
+def test_another_program_at_the_servers_address_has_no_figures(tmp_path: Path, answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        sources = Sources(Config(state_dir=str(tmp_path), server=ServerConfig(http=f"127.0.0.1:{listener.getsockname()[1]}")))
+        figures = pool.submit(sources.figures)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+        assert figures.result() is None
+        sources.close()
 
 
 def test_the_configuration_is_handed_over_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

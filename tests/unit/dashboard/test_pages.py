@@ -12,7 +12,7 @@ from dashboard.sources import VARIABLE
 from eagle_eye.access import Person, Role
 from eagle_eye.access.tokens import add_person
 from eagle_eye.clock import FakeClock
-from eagle_eye.config import Config
+from eagle_eye.config import Config, ServerConfig
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Breaker, Culprit, Entity, Incident, IncidentState, Kind, Severity
 from fakes.dashboard_page import page, seek_components_once, shown
@@ -28,7 +28,7 @@ def state(tmp_path, monkeypatch) -> Path:
     import streamlit
 
     streamlit.cache_resource.clear()
-    monkeypatch.setenv(VARIABLE, msgspec.json.encode(Config(state_dir=str(tmp_path))).decode())
+    monkeypatch.setenv(VARIABLE, msgspec.json.encode(Config(state_dir=str(tmp_path), server=ServerConfig(http=""))).decode())
     yield tmp_path
     streamlit.cache_resource.clear()
 
