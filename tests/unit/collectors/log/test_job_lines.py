@@ -80,9 +80,13 @@ LINES = [
     ("srun: error: Node failure on node3", ("scheduler", "node_failure", "error"), ""),
     ("slurmstepd: error: Exceeded job memory limit at some point.", ("scheduler", "oom_kill", "error"), ""),
     ("mpirun noticed that process rank 3 with PID 1234 on node n1 exited on signal 9 (Killed).", ("scheduler", "task_ended", "notice"), "3"),
+    ("[2025-12-19 13:07:07] PEER_DEAD: Process 1524345 on node 172.16.64.245 managing GPU 1", ("nccl", "process_dead", "error"), ""),
+    ('  "event": "PEER_DEAD",', ("nccl", "process_dead", "error"), ""),
 ]
 
 INNOCENT = [
+    "RAS Monitor Mode - watching for peer changes (Ctrl+C to exit)...",
+    "UserWarning: No CUDA GPUs are available, the CPU is used",
     "node1:4123:4321 [2] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
     "node1:4123:4321 [2] NCCL INFO [Service thread] Connection closed by localRank 1",
     "node1:4123:4321 [2] NCCL INFO comm 0x55e3 rank 2 nranks 16 cudaDev 2 busId 4e000 - Init COMPLETE",
