@@ -187,7 +187,7 @@ class KernelLogCollector:
             return unsigned_event(OF_A_GPU[message.code], Kind.GPU, self._gpus.name_of(message.pci), time, text, "", **filled(attributes))
         attributes |= {
             "component": message.component, "code": message.code, "number": message.number if message.number >= 0 else "",
-            "advice": message.advice,
+            "advice": message.advice, "gpu": self._gpus.uuid_of(message.pci),
         }  # fmt: skip
         kind, entity = (Kind.WORKER, worker) if worker else (Kind.NODE, self.node)
         return unsigned_event(f"kernel.{message.level}", kind, entity, time, text, job, **filled(attributes))
@@ -229,3 +229,7 @@ class GpuAddresses:
     def name_of(self, address: str) -> str:
         """Its UUID; the address itself where that is not known, and '' for none."""
         return self._uuids.get(address, address)
+
+    def uuid_of(self, address: str) -> str:
+        """'' for what is no GPU of this node."""
+        return self._uuids.get(address, "")

@@ -90,5 +90,6 @@ def _words(event: Event) -> str:
     component, code, _ = _key(event)
     number = event.attributes.get("number", "")
     advice = event.attributes.get("advice", "")
+    gpu = f" of GPU {uuid}" if (uuid := event.attributes.get("gpu", "")) else ""
     sender = f" (written by {by})" if (by := event.attributes.get("written_by", "")) else ""
-    return f"kernel log of {event.node}: {component} {code.replace('_', ' ')}{f' {number}' if number else ''}: {event.message}{sender}" + (f"; remedy: {advice}" if advice else "")
+    return f"kernel log of {event.node}: {component} {code.replace('_', ' ')}{f' {number}' if number else ''}{gpu}: {event.message}{sender}" + (f"; remedy: {advice}" if advice else "")

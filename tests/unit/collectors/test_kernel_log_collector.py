@@ -70,6 +70,13 @@ def test_what_is_no_gpus_is_the_nodes_with_component_and_remedy(node: Node) -> N
     assert "reset all GPUs" in told["advice"]
 
 
+def test_an_error_at_the_address_of_a_gpu_names_it_and_one_at_that_of_another_device_does_not(node: Node) -> None:
+    lines = ["nvidia 0000:9b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", "mlx5_core 0000:5c:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=X"]
+    gpus, card = node.told(f"NVRM: GPU at PCI:0000:9b:00: {UUID}", *lines)
+    assert (gpus.entity.kind, gpus.attributes["gpu"], gpus.attributes["pci"]) == (Kind.NODE, UUID, "0000:9b:00.0")
+    assert "gpu" not in card.attributes
+
+
 def test_twin_a_line_that_nobody_knows_is_no_event(node: Node) -> None:
     assert node.told("nvidia-nvswitch2: open (major=510)", "", "Xid") == []
 

@@ -27,6 +27,11 @@ def test_fault_an_error_is_told_with_its_remedy() -> None:
     assert "remedy: replace the disk" in claim.evidence[0].text
 
 
+def test_an_error_at_the_address_of_a_gpu_names_it() -> None:
+    (claim,) = claims_of(KernelErrors(), [cut_frame(BEGAN, told(component="pcie", code="bus_error", pci="0000:9b:00.0", gpu="GPU-1"))])
+    assert "pcie bus error of GPU GPU-1: " in claim.evidence[0].text
+
+
 def test_twin_a_notice_alone_is_no_finding() -> None:
     corrected = told("kernel.notice", component="memory", code="edac_corrected", device="MC0")
     assert claims_of(KernelErrors(), [cut_frame(BEGAN, corrected)]) == []
