@@ -6,18 +6,21 @@ import stat
 from pathlib import Path
 
 
-def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor to read from; never waits. Raises OSError, also for what is no regular file."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
+    """A descriptor to read from; never waits. Raises OSError, also for what is no regular file, and for a link where none is followed."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
     return file
 
 
-def read_owned(path: Path, most: int) -> tuple[bytes, int]:
-    """The content of a file of at most so many bytes, and whose it is: a user id. Raises OSError, EFBIG for a larger one."""
-    with open(open_regular(path), "rb") as file:
+def read_owned(path: Path, most: int, *, follow: bool = True) -> tuple[bytes, int]:
+    """The content of a file of at most so many bytes, and whose it is: a user id. Raises OSError, EFBIG for a larger one.
+
+    `follow`: False where the owner is believed: a link to root's file is not root's word.
+    """
+    with open(open_regular(path, follow=follow), "rb") as file:
         data, owner = file.read(most + 1), os.fstat(file.fileno()).st_uid
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 VERSION = 1
 TOLD_MOST = 1000
 """Refusals that are remembered, so that each is told once."""
+MOST_FILES = 1000
+"""Of one user: with more the agent would have no time for the jobs of others."""
 LARGEST = 1 << 20
 """Bytes of a job file; one of a node with 1,000 workers has a quarter of that."""
 
@@ -125,13 +127,23 @@ class JobDirectory:
         self._files: dict[str, tuple[FileVersion, LocalJob | None]] = {}
         self._users: dict[str, int] = {}
         """Run → whose it is, as long as that user has a file of it."""
+        self._unreadable = False
+        """The directory could not be read at the last try."""
         self._told: set[Refusal] = set()
         self._news: list[Refusal] = []
 
     def read(self) -> tuple[LocalJob, ...]:
         """Every job that is registered and whose file is readable, stopped ones too; each run once."""
         files: dict[str, tuple[FileVersion, LocalJob | None]] = {}
-        for name, version in self._versions():
+        try:
+            versions = self._versions()
+        except OSError as error:  # what is known goes on: a job does not end because its file cannot be read for a moment
+            if not self._unreadable:
+                log.warning("%s cannot be read, so that jobs which begin are not seen: %s", self.path, error)
+            self._unreadable = True
+            return tuple(self._of_first_users([job for _, job in self._files.values() if job is not None]))
+        self._unreadable = False
+        for name, version in versions:
             before = self._files.get(name)
             files[name] = before if before and before[0] == version else (version, self._read(name))
         self._files = files
@@ -144,20 +156,28 @@ class JobDirectory:
 
     # --- files ---------------------------------------------------------------------------------------------------
 
-    def _versions(self) -> Iterator[tuple[str, FileVersion]]:
+    def _versions(self) -> list[tuple[str, FileVersion]]:
+        """The files that count, of each user at most MOST_FILES, the newest first. Raises OSError."""
+        found: dict[int, list[tuple[str, FileVersion]]] = {}
         try:
             files = [path for path in self.path.iterdir() if path.suffix == ".json"]
         except FileNotFoundError:  # no launcher has run here yet
-            return
+            return []
         for path in files:
             with suppress(OSError):  # it was removed meanwhile, or leads nowhere: the others count all the same
-                status = path.stat()
-                yield path.name, (status.st_ino, status.st_size, status.st_mtime_ns)
+                status = path.lstat()
+                found.setdefault(status.st_uid, []).append((path.name, (status.st_ino, status.st_size, status.st_mtime_ns)))
+        for user, own in found.items():
+            if len(own) > MOST_FILES and not trusted(user):
+                own.sort(key=lambda file: file[1][2], reverse=True)
+                del own[MOST_FILES:]
+                self._refuse(LocalJob(job="", run="", user=user), f"the user has more than {MOST_FILES} job files, of which the newest count")
+        return [file for own in found.values() for file in own]
 
     def _read(self, name: str) -> LocalJob | None:
         """Content of a job file; None, with one warning, if it cannot be read."""
         try:
-            content, user = read_owned(self.path / name, LARGEST)
+            content, user = read_owned(self.path / name, LARGEST, follow=False)
             job = msgspec.structs.replace(msgspec.json.decode(content, type=LocalJob), user=user, file=name)
         except FileNotFoundError:
             return None

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 HEARTBEATS_PER_S = 2000
 """How many beats a server takes per second in all: the period of each session grows with their number."""
+LONGEST_NAME = 400
+"""Characters, as of a `Name`."""
 REQUESTS_PER_SESSION = 256
 """Requests of one session that may be under way at once; more are refused and may be sent again."""
 OPTIONS = (
@@ -47,6 +49,11 @@ OPTIONS = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
 )
+
+
+def _is_name(text: str) -> bool:
+    """Whether a log, a record and a row of a ledger can hold it."""
+    return len(text) <= LONGEST_NAME and (text.isprintable() or not text)
 
 
 class Handler(Protocol):
@@ -213,6 +220,8 @@ class ControlServer(OperatorService):
         hello = wire.decode_hello(first.hello)
         if not (hello.peer.role and hello.peer.node and hello.peer.incarnation):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and an incarnation")
+        if not all(map(_is_name, (hello.peer.role, hello.peer.node, hello.peer.job, hello.peer.incarnation, hello.peer.address))):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a name in the hello is longer than {LONGEST_NAME} characters, or holds some that cannot be printed")
         hello = msgspec.structs.replace(hello, peer=msgspec.structs.replace(hello.peer, caller=await self._caller(context)))
         if why := self._objection(hello.peer):
             self._tell_refused(hello.peer, why)

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import grpc
+import msgspec
 import pytest
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ports import free_port
+from eagle_eye.rpc import control_pb2_grpc as stubs
+from eagle_eye.rpc import protobuf_codec as wire
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient, call
-from eagle_eye.rpc.control_messages import Peer
+from eagle_eye.rpc.control_messages import Hello, Peer
 from eagle_eye.rpc.control_server import ControlServer
 from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, RecordingHandler, at, joined, run, served, until
 
@@ -54,6 +58,21 @@ def test_a_clean_close_is_a_loss_at_once() -> None:
                 assert handler.received == [("opened", "node-a", "first")]
             await until(lambda: handler.count("lost"))
             assert server.peers == ()
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", ["n" * 401, "node\na forged line of the log", "node\0a"])
+def test_a_name_that_no_log_or_ledger_holds_opens_no_session(name: str) -> None:
+    async def test() -> None:
+        handler = RecordingHandler()
+        async with served(handler, lease_s=600) as server, grpc.aio.insecure_channel(at(server)) as channel:
+            for peer in (msgspec.structs.replace(LAUNCHER, node=name), msgspec.structs.replace(LAUNCHER, job=name)):
+                session = stubs.ControlStub(channel).Session()
+                await session.write(wire.encode_hello(Hello(peer=peer)))
+                with pytest.raises(grpc.aio.AioRpcError, match="cannot be printed"):
+                    await session.read()
+            assert handler.received == []
 
     run(test())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.agent import job_directory
 from collectors.agent.garbage_collector import collect_garbage
 from collectors.agent.job_directory import JobDirectory, LocalJob
 from collectors.training import TrainingCollector
@@ -116,6 +117,36 @@ def test_without_a_socket_the_first_that_was_seen_stays(run_dir: Path, theirs: i
     assert only(directory).user == USER
     register(run_dir, worker(os.getpid()), launcher=os.getpid(), user=0)
     assert only(directory).user == USER
+
+
+def test_a_link_to_root_s_file_is_not_root_s_word(run_dir: Path, theirs: int) -> None:
+    written = register(run_dir, worker(os.getpid()), launcher=os.getpid(), user=0)
+    elsewhere = written.rename(run_dir / "elsewhere.json")
+    (run_dir / "jobs" / f"{RUN}.json").symlink_to(elsewhere)
+    assert JobDirectory(run_dir).read() == ()
+
+
+def test_one_user_s_files_are_not_more_than_there_is_time_for(run_dir: Path, theirs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_directory, "MOST_FILES", 3)
+    for number in range(5):
+        register(run_dir, worker(theirs) | {"worker": f"r{number}/n1/0"}, launcher=theirs, job=f"team/gpt/r{number}", file=f"r{number}.json")
+    register(run_dir, worker(os.getpid()), launcher=os.getpid(), user=0, job="team/gpt/ours", file="ours.json")
+    directory = JobDirectory(run_dir)
+    assert len(directory.read()) == 4
+    assert "ours" in {job.run for job in directory.read()}
+    assert reasons(directory) == ["the user has more than 3 job files, of which the newest count"]
+
+
+def test_a_directory_that_cannot_be_read_for_a_moment_ends_no_job(run_dir: Path, theirs: int) -> None:
+    register(run_dir, worker(theirs), launcher=theirs)
+    directory = JobDirectory(run_dir)
+    assert only(directory).run == RUN
+    there = (run_dir / "jobs").rename(run_dir / "elsewhere")
+    (run_dir / "jobs").write_text("a file in its place")
+    assert only(directory).run == RUN
+    (run_dir / "jobs").unlink()
+    there.rename(run_dir / "jobs")
+    assert only(directory).run == RUN
 
 
 def test_a_launcher_whose_file_name_is_taken_takes_another() -> None:
