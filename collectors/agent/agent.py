@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from eagle_eye.stream.factory import confirmed_by, open_stream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
+from eagle_eye.writable_text import words_of
 
 from .agent_budget import AgentBudget, AgentUse
 from .batch_builder import BatchBuilder
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 
 SCHEMAS_AGAIN_S = 60.0
 WAIT_MAX_S = 0.5
+PAUSE_S = 0.1
+"""After a round that failed."""
 EVENT_AGE_S = 10.0
 """An event is from the moment at which its collector began to look: one that seems older, or from the future, has its time from elsewhere or from before the clock was set."""
 CLOSE_S = 1.0
@@ -82,6 +86,8 @@ class Agent:
         self._processor_s = {name: 0.0 for name, each in self._collectors.items() if not getattr(each.collector, "urgent", False)}
         self._batch_builder = BatchBuilder(jobs.job_of)
         self._second: int | None = None
+        self._failing = False
+        """The round before this one failed."""
         self._numbers: dict[str, int] = {}
         self._events = 0
         self._schemas_sent: dict[tuple[str, str], float] = {}
@@ -93,11 +99,33 @@ class Agent:
             collector.start(self._inbox)  # type: ignore[arg-type]  # it only puts results in
         try:
             while not stop.is_set():
-                self.run_once()
-                self._wait()
+                self._round(stop)
         finally:
             for collector in self._collectors.values():
                 collector.close()
+
+    def _round(self, stop: threading.Event) -> None:
+        """Whatever fails in one costs the batch of this second: without the agent the whole node would be silent."""
+        try:
+            self.run_once()
+            self._wait()
+        except Exception as error:  # boundary: of the agent's one thread
+            if not self._failing:
+                log.exception("a round of the agent failed; more of the same are not logged")
+            self._tell_round("collector.failing", words_of(error))
+            self._batch_builder.clear()
+            stop.wait(PAUSE_S)
+        else:
+            self._tell_round("collector.recovered", "it works again")
+
+    def _tell_round(self, name: str, reason: str) -> None:
+        """Once, as of a collector that is called `agent`."""
+        failing = name == "collector.failing"
+        if failing == self._failing:
+            return
+        self._failing = failing
+        with suppress(Exception):  # it was logged
+            self._send_event(unsigned_event(name, Kind.NODE, self.node, self._clock.now(), f"the agent itself: {reason}", collector="agent", reason=reason))
 
     def run_once(self) -> None:
         """Take finished results, write the batches if a second has begun, start the collectors that are due."""
