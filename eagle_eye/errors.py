@@ -25,7 +25,7 @@
     ├── ElasticError           an elastic worker cannot go on as it is
     │   ├── Fenced             a newer epoch is being formed: stop what belongs to the older one
     │   ├── Broken             an operation between workers failed: a peer is gone, or the group was cut
-    │   │   └── StateTorn      state that arrived from another worker is not what that one gave
+    │   │   └── StateCorrupted state that arrived from another worker is not what that one sent
     │   ├── Halted             the job is to stop, with a checkpoint
     │   ├── FencedOut          this worker is no longer part of its job
     │   ├── Ended              the job ended
@@ -147,7 +147,7 @@ class Broken(ElasticError):
     """An operation between workers failed: a peer is gone, or the process group was aborted. The content of its output is undefined."""
 
 
-class StateTorn(Broken):
+class StateCorrupted(Broken):
     """State from rank `sender` arrived changed in `layers`: the state of this worker is incomplete, it is fresh again."""
 
     def __init__(self, message: str, *, sender: int, layers: tuple[int, ...]) -> None:

@@ -76,7 +76,7 @@ def questions(made: LargeCluster) -> dict[str, Callable[[Sources], object]]:
         "heat map of a GPU metric, now": lambda sources: cluster.heat(sources, metric="power_watts", table="gpu/gpu", at=until),
         "heat map of a GPU metric, last minute": lambda sources: cluster.heat(sources, metric="power_watts", table="gpu/gpu", since=until - 60.0, until=until),
         "heat map of a node metric, now": lambda sources: cluster.heat(sources, metric="cpu_percent", table="node/host", at=until),
-        "course of the largest job": lambda sources: job.course(sources, large, since=since, until=until),
+        "course of the largest job": lambda sources: job.timeline(sources, large, since=since, until=until),
         "workers of the largest job": lambda sources: job.workers(sources, large, since=since, until=until),
         "list of incidents": incidents.listed,
         "story of an incident": lambda sources: incident.story(sources, "incident-000"),

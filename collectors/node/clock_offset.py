@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from eagle_eye.clock import Clock, SystemClock
 
-from .asked_program import AskedProgram
+from .polled_program import PolledProgram
 
 ANSWER_S = 5.0
 """Within which chronyc has to answer."""
@@ -89,7 +89,7 @@ class ClockWatch:
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        self._chronyc = AskedProgram((self.program, "-c", "tracking"), "the clock is told by the kernel alone", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
+        self._chronyc = PolledProgram((self.program, "-c", "tracking"), "the clock is told by the kernel alone", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
         self._known = NOT_KNOWN
 
     def look(self) -> ClockOffset:

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from collectors.node.asked_program import AskedProgram, ProgramAnswer
+from collectors.node.polled_program import PolledProgram, ProgramAnswer
 
 COMMAND = ("lldpctl", "-f", "json0")
 EVERY_S = 60.0
@@ -93,7 +93,7 @@ class LldpNeighbors:
         self.settled = not command
         """It has answered, or it cannot."""
         self._command = command
-        self._program = AskedProgram(command, "no switch is asked for its name", every_s=EVERY_S, answer_s=ANSWER_S, largest=LARGEST)
+        self._program = PolledProgram(command, "no switch is asked for its name", every_s=EVERY_S, answer_s=ANSWER_S, largest=LARGEST)
 
     def look(self, now: float) -> None:
         """Ask, or take an answer; never waits. `now`: monotonic time."""

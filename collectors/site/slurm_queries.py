@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
-from collectors.node.asked_program import AskedProgram, ProgramAnswer
+from collectors.node.polled_program import PolledProgram, ProgramAnswer
 
 from .scheduler_facts import NodeState
 from .slurm_records import SlurmJob, job_in, node_state_in
@@ -36,7 +36,7 @@ class SlurmQueries:
         """Question → why it has no answer."""
         self._program, self._every_s = program, every_s
         self._of_node = self._question(("show", "node", node), NODE_EVERY * every_s)
-        self._of_jobs: dict[str, AskedProgram] = {}
+        self._of_jobs: dict[str, PolledProgram] = {}
 
     @property
     def present(self) -> bool:
@@ -57,7 +57,7 @@ class SlurmQueries:
         for job in sorted(jobs, key=int)[:JOBS_MOST]:
             self._take_job(job, self._asked(job).look(now))
 
-    def _asked(self, job: str) -> AskedProgram:
+    def _asked(self, job: str) -> PolledProgram:
         if job not in self._of_jobs:
             self._of_jobs[job] = self._question(("show", "job", job), self._every_s)
         return self._of_jobs[job]
@@ -68,10 +68,10 @@ class SlurmQueries:
             self.jobs.pop(job, None)
             self.problems.pop(f"job {job}", None)
 
-    def _question(self, words: tuple[str, ...], every_s: float) -> AskedProgram:
+    def _question(self, words: tuple[str, ...], every_s: float) -> PolledProgram:
         environment = {name: value for name, value in os.environ.items() if name not in _UNSET} | {"TZ": "UTC0"}
         command = (self._program, *words) if self._program else ()
-        return AskedProgram(command, "Slurm is not asked", every_s=every_s if command else math.inf, answer_s=ANSWER_S, largest=LARGEST, environment=environment)
+        return PolledProgram(command, "Slurm is not asked", every_s=every_s if command else math.inf, answer_s=ANSWER_S, largest=LARGEST, environment=environment)
 
     def _take_node(self, answer: ProgramAnswer | None) -> None:
         self.node_state = self._read(answer, f"node {self.node}", node_state_in) or self.node_state

@@ -28,21 +28,21 @@ NAMES = {"incident": ("▼", "incident"), "heal": ("●", "healed"), "epoch": ("
 SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open"}
 
 
-def job_course(course: JobTimeline, palette: Palette, zone: tzinfo, *, since: float, until: float) -> Any:
+def job_timeline(timeline: JobTimeline, palette: Palette, zone: tzinfo, *, since: float, until: float) -> Any:
     """Figure with one axis of time. `since`, `until`: seconds since 1970."""
-    figure = figure_style.blank(palette, HEIGHT, bottom=44 if until - since > DAY_S else 28, **_rows(palette, course), xaxis=_time_axis(until - since), hovermode="x unified", hoversubplots="axis")
-    times = figure_style.moments(course.times, zone)
+    figure = figure_style.blank(palette, HEIGHT, bottom=44 if until - since > DAY_S else 28, **_rows(palette, timeline), xaxis=_time_axis(until - since), hovermode="x unified", hoversubplots="axis")
+    times = figure_style.moments(timeline.times, zone)
     figure.add_traces(
         [
             _whole_span(figure_style.moments([since, until], zone)),
-            *_norm(times, course, palette),
-            _line(times, course.loss, "", palette.series[0], row=1),
-            *_phases(times, course, palette),
-            _line(times, course.step_s, "s", palette.text, row=2),
-            _line(times, course.tokens_per_s, "tokens/s", palette.series[2], row=3),
-            _line(times, course.goodput * 100, "%", palette.series[0], row=4, fill=True),
-            *timeline_marks(course.marks, palette, zone),
-            *_marks(course.marks, palette, zone),
+            *_norm(times, timeline, palette),
+            _line(times, timeline.loss, "", palette.series[0], row=1),
+            *_phases(times, timeline, palette),
+            _line(times, timeline.step_s, "s", palette.text, row=2),
+            _line(times, timeline.tokens_per_s, "tokens/s", palette.series[2], row=3),
+            _line(times, timeline.goodput * 100, "%", palette.series[0], row=4, fill=True),
+            *timeline_marks(timeline.marks, palette, zone),
+            *_marks(timeline.marks, palette, zone),
         ]
     )
     return figure
@@ -77,7 +77,7 @@ def _whole_span(ends: Sequence[str]) -> dict[str, Any]:
     return {"type": "scatter", "x": list(ends), "y": [0, 0], "mode": "lines", "line": {"width": 0}, "yaxis": WHOLE, "showlegend": False, "hoverinfo": "skip"}
 
 
-def _rows(palette: Palette, course: JobTimeline) -> dict[str, Any]:
+def _rows(palette: Palette, timeline: JobTimeline) -> dict[str, Any]:
     """Four axes below each other on one axis of time, the lowest carries its labels; a thin one for the marks above, one over all."""
     top, height = 0.94, 0.94 / len(ROWS)
     hidden = {"anchor": "x", "visible": False, "fixedrange": True}
@@ -87,12 +87,12 @@ def _rows(palette: Palette, course: JobTimeline) -> dict[str, Any]:
     for row, title in enumerate(ROWS, 1):
         high = top - (row - 1) * height
         layout[f"yaxis{row if row > 1 else ''}"] = {"domain": [high - height + 0.012, high - GROUND], "anchor": "x", "nticks": 4, "rangemode": "tozero", "fixedrange": True, **own[row - 1]}
-        text = f"{title}  <span style='color:{palette.muted}'>{UNITS[row - 1]}</span>" + (_named(course, palette) if row == STEPS else _norm_named(course, palette) if row == 1 else "")
+        text = f"{title}  <span style='color:{palette.muted}'>{UNITS[row - 1]}</span>" + (_named(timeline, palette) if row == STEPS else _norm_named(timeline, palette) if row == 1 else "")
         names.append({"text": text, "x": 0, "y": high - GROUND, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", **_plain(palette)})
-    if course.grad_norm is not None:
+    if timeline.grad_norm is not None:
         layout[NORM.replace("y", "yaxis")] = {"overlaying": "y", "side": "right", "anchor": "x", "nticks": 3, "rangemode": "tozero", "fixedrange": True, "showgrid": False, "automargin": True, "tickfont": {"color": palette.muted}}
-    if course.marks:
-        names.append({"text": _marks_named(course, palette), "x": 1, "y": top - GROUND, "xref": "paper", "yref": "paper", "xanchor": "right", "yanchor": "bottom", **_plain(palette)})
+    if timeline.marks:
+        names.append({"text": _marks_named(timeline, palette), "x": 1, "y": top - GROUND, "xref": "paper", "yref": "paper", "xanchor": "right", "yanchor": "bottom", **_plain(palette)})
     return {**layout, "annotations": names}
 
 
@@ -101,21 +101,21 @@ def _plain(palette: Palette) -> dict[str, Any]:
     return {"showarrow": False, "font": {"size": 13, "color": palette.text}, "bgcolor": palette.background, "borderpad": 0}
 
 
-def _marks_named(course: JobTimeline, palette: Palette) -> str:
+def _marks_named(timeline: JobTimeline, palette: Palette) -> str:
     """What the signs at the top mean."""
-    there = {mark.what for mark in course.marks}
+    there = {mark.what for mark in timeline.marks}
     each = (f"<span style='color:{colour_of(what, palette)}'>{sign}</span> {word}" for what, (sign, word) in NAMES.items() if what in there)
     return f"<span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
 
 
-def _norm_named(course: JobTimeline, palette: Palette) -> str:
+def _norm_named(timeline: JobTimeline, palette: Palette) -> str:
     """Which line of the first row is the gradient norm."""
-    return f" <span style='color:{palette.muted};font-size:12px'>┄ gradient norm, on the right</span>" if course.grad_norm is not None else ""
+    return f" <span style='color:{palette.muted};font-size:12px'>┄ gradient norm, on the right</span>" if timeline.grad_norm is not None else ""
 
 
-def _named(course: JobTimeline, palette: Palette) -> str:
+def _named(timeline: JobTimeline, palette: Palette) -> str:
     """Which colour is which phase."""
-    each = (f"<span style='color:{_colour(phase, place, palette)}'>■</span> {formatting.spoken(phase)}" for place, phase in enumerate(course.phases))
+    each = (f"<span style='color:{_colour(phase, place, palette)}'>■</span> {formatting.spoken(phase)}" for place, phase in enumerate(timeline.phases))
     return f" <span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
 
 
@@ -136,16 +136,16 @@ def _line(times: list[str], values: Any, unit: str, colour: str, *, row: int, fi
     }  # fmt: skip
 
 
-def _norm(times: list[str], course: JobTimeline, palette: Palette) -> Iterator[dict[str, Any]]:
+def _norm(times: list[str], timeline: JobTimeline, palette: Palette) -> Iterator[dict[str, Any]]:
     """Thin, behind the loss."""
-    if course.grad_norm is not None:
-        line = _line(times, course.grad_norm, "", palette.muted, row=1)
+    if timeline.grad_norm is not None:
+        line = _line(times, timeline.grad_norm, "", palette.muted, row=1)
         yield line | {"yaxis": NORM, "name": "Gradient norm", "line": {"color": palette.muted, "width": 1, "dash": "dot"}, "hovertemplate": "Gradient norm <b>%{customdata}</b><extra></extra>"}
 
 
-def _phases(times: list[str], course: JobTimeline, palette: Palette) -> Iterator[dict[str, Any]]:
+def _phases(times: list[str], timeline: JobTimeline, palette: Palette) -> Iterator[dict[str, Any]]:
     """Areas on each other, and the step as a line over them: what is between is what no phase explains."""
-    for place, (phase, seconds) in enumerate(course.phases.items()):
+    for place, (phase, seconds) in enumerate(timeline.phases.items()):
         yield {
             "type": "scatter", "x": times, "y": figure_style.gaps(seconds), "mode": "lines", "line": {"width": 0}, "stackgroup": "phases", "yaxis": "y2", "name": phase,
             "fillcolor": clear(_colour(phase, place, palette), 0.75), "customdata": [formatting.duration(value) for value in np.asarray(seconds, float).tolist()],

@@ -1,10 +1,10 @@
-"""One job: its course, its workers beside each other, what happened to it."""
+"""One job: its timeline, its workers beside each other, what happened to it."""
 
 from collections.abc import Sequence
 
 from dashboard import error_boundary, formatting, html, viewer
 from dashboard.figures import figure_style
-from dashboard.figures.job_timeline import job_course
+from dashboard.figures.job_timeline import job_timeline
 from dashboard.figures.worker_map import LATELY_S, named, slowest, worker_map
 from dashboard.html import Column, Safe, Tile
 from dashboard.page_header import heading, heading_with_span
@@ -51,7 +51,7 @@ def show() -> None:
         _other(names, chosen)
     every = viewer.every(known)
     error_boundary.live(lambda: _top(known, chosen, span), every=every)
-    error_boundary.live(lambda: _course(known, reader, chosen, span), every=every)
+    error_boundary.live(lambda: _timeline(known, reader, chosen, span), every=every)
     if chosen in names:
         error_boundary.live(lambda: _workers(known, reader, chosen, span), every=every)
 
@@ -64,7 +64,7 @@ def _ahead(known: Sources, chosen: str, span: str) -> None:
     metric = st.session_state.get("of") or _metric_of(st.query_params.get("of", ""))
     known.ahead(
         lambda: job.workers(known, chosen, since=since, until=until, metric=metric),
-        lambda: job.course(known, chosen, since=since, until=until),
+        lambda: job.timeline(known, chosen, since=since, until=until),
     )
 
 
@@ -104,23 +104,23 @@ def tiles(line: JobRow, now: float) -> Sequence[Tile]:
 # --- over time -------------------------------------------------------------------------------------------------------
 
 
-def _course(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
+def _timeline(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
     import streamlit as st
 
     since, until = viewer.written_window(known, span)
-    course = job.course(known, chosen, since=since, until=until)
-    if course.empty:
+    timeline = job.timeline(known, chosen, since=since, until=until)
+    if timeline.empty:
         st.html(html.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
         return
-    begins = max(since, float(course.times[0]))
-    figure = viewer.drawn("course", (chosen, span), lambda: job_course(course, reader.palette, reader.zone, since=begins, until=until))
-    st.plotly_chart(figure, theme=None, key="course", config=figure_style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
-    if course.printed:
-        st.html(as_printed(course.printed))
-    if course.pauses:
-        st.html(paused(course.pauses, reader, until))
-    if course.marks:
-        st.html(html.joined(html.section("What happened", formatting.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
+    begins = max(since, float(timeline.times[0]))
+    figure = viewer.drawn("timeline", (chosen, span), lambda: job_timeline(timeline, reader.palette, reader.zone, since=begins, until=until))
+    st.plotly_chart(figure, theme=None, key="timeline", config=figure_style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
+    if timeline.printed:
+        st.html(as_printed(timeline.printed))
+    if timeline.pauses:
+        st.html(paused(timeline.pauses, reader, until))
+    if timeline.marks:
+        st.html(html.joined(html.section("What happened", formatting.count(len(timeline.marks), "mark")), marks_table(timeline.marks, reader, until)))
 
 
 def as_printed(names: Sequence[str]) -> Safe:

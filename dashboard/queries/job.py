@@ -11,9 +11,9 @@ from dashboard.errors import NothingFound
 from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
 
-from . import printed_course, steps
+from . import printed_timeline, steps
 from .names import unit_of
-from .printed_course import PrintedCourse
+from .printed_timeline import PrintedTimeline
 from .steps import GAP_RATIO, Pause, breaks, pauses
 
 GOODPUT_S = 60.0
@@ -94,9 +94,9 @@ class WorkerHeat:
     """Workers that the job has, shown or not."""
 
 
-def course(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> JobTimeline:
+def timeline(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> JobTimeline:
     """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NothingFound: no such job."""
-    return sources.remembered(("course", job, since, until, points), lambda: _course(sources, job, since, until, points), seconds=SPAN_S)
+    return sources.remembered(("timeline", job, since, until, points), lambda: _timeline(sources, job, since, until, points), seconds=SPAN_S)
 
 
 def workers(sources: Sources, job: str, *, since: float, until: float, metric: str = COMPUTE) -> WorkerHeat:
@@ -104,22 +104,22 @@ def workers(sources: Sources, job: str, *, since: float, until: float, metric: s
     return sources.remembered(("workers", job, since, until, metric), lambda: _workers(sources, job, since, until, metric), seconds=SPAN_S)
 
 
-# --- course ------------------------------------------------------------------------------------------------------------
+# --- timeline ------------------------------------------------------------------------------------------------------------
 
-_COURSE = """
+_TIMELINE = """
 SELECT floor((done - $since) / $every)::INTEGER AS bucket, max(done) AS time, avg(loss) AS loss, avg(seconds) AS step_s,
        sum(tokens) / nullif(sum(seconds), 0) AS tokens_per_s, sum(productive) AS productive, max(epoch) AS epoch, max(step) AS step{phases}
 FROM committed GROUP BY bucket ORDER BY bucket
 """
 
 
-def _course(sources: Sources, job: str, since: float, until: float, points: int) -> JobTimeline:
+def _timeline(sources: Sources, job: str, since: float, until: float, points: int) -> JobTimeline:
     averages = steps.averages(sources)
     every = (until - since) / points
-    question = _COURSE.format(phases="".join(f", avg({name}) AS {name}" for name in averages))
+    question = _TIMELINE.format(phases="".join(f", avg({name}) AS {name}" for name in averages))
     found = steps.ask(sources, question, {"every": every}, job=job, since=since, until=until)
     marks = _marks(sources, job, since, until)
-    printed = printed_course.course(sources, job, since=since, until=until, every=every)
+    printed = printed_timeline.timeline(sources, job, since=since, until=until, every=every)
     if found is None:
         if printed is None:
             _check_known(sources, job)
@@ -130,15 +130,15 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
     at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
     stood = pauses(sources, job, np.asarray(found["time"], float))
     spent = {name.removesuffix("_s"): columns[name] for name in averages if name != steps.GRAD_NORM and np.nanmax(columns[name], initial=0.0) > 0}
-    course = JobTimeline(
+    timeline = JobTimeline(
         times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent,
         goodput=_without(goodput[at], columns["time"], stood), pauses=stood, epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),
         grad_norm=columns.get(steps.GRAD_NORM),
     )  # fmt: skip
-    return course if printed is None else _completed(course, printed)
+    return timeline if printed is None else _completed(timeline, printed)
 
 
-def _of_printed(printed: PrintedCourse | None, marks: tuple[TimelineMark, ...]) -> JobTimeline:
+def _of_printed(printed: PrintedTimeline | None, marks: tuple[TimelineMark, ...]) -> JobTimeline:
     """Of a job that has told no step: what its workers print. Goodput is of steps, and not known."""
     if printed is None:
         empty = np.empty(0)
@@ -153,14 +153,14 @@ def _of_printed(printed: PrintedCourse | None, marks: tuple[TimelineMark, ...]) 
     )  # fmt: skip
 
 
-def _completed(course: JobTimeline, printed: PrintedCourse) -> JobTimeline:
+def _completed(timeline: JobTimeline, printed: PrintedTimeline) -> JobTimeline:
     """What the script logs stays; what it does not log is as its workers print it."""
     fields: dict[str, Doubles] = {}
     for name in PRINTED:
-        logged, values = getattr(course, name), getattr(printed, name)
+        logged, values = getattr(timeline, name), getattr(printed, name)
         if (logged is None or not np.isfinite(logged).any()) and np.isfinite(values).any():
-            fields[name] = np.where(np.isnan(course.steps), np.nan, printed.at(course.times, values))  # a gap stays one
-    return replace(course, printed=tuple(fields), **fields)  # type: ignore[arg-type]  # every one of them is an array
+            fields[name] = np.where(np.isnan(timeline.steps), np.nan, printed.at(timeline.times, values))  # a gap stays one
+    return replace(timeline, printed=tuple(fields), **fields)  # type: ignore[arg-type]  # every one of them is an array
 
 
 def _goodput(found: Mapping[str, Any], every: float, points: int, span: float) -> Doubles:

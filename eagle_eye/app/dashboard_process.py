@@ -23,7 +23,7 @@ from eagle_eye.ports import address_problem
 LISTEN = "127.0.0.1:8501"
 START_S = 60.0
 """Streamlit takes a second or two where nothing else runs."""
-LOOK_S = 0.2
+POLL_S = 0.2
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Dashboard:
         while not self.ready():
             if self.clock.monotonic() >= deadline:
                 raise ConfigError(f"the dashboard did not answer at {self.url} within {seconds:.0f} s")
-            self.clock.sleep(LOOK_S)
+            self.clock.sleep(POLL_S)
 
     def stop(self, grace: float = 5.0) -> None:
         """End it, whatever it does; nothing happens if it has ended."""

@@ -36,7 +36,7 @@ from .receiver import Receiver
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.2
+POLL_S = 0.2
 RETRY_S = 5.0
 """What could not be said is tried again after so long."""
 FORGET_S = 86_400.0
@@ -94,7 +94,7 @@ class AlertLifecycle:
         moment, now = self._clock.monotonic(), self._clock.now()
         if moment < self._next:
             return
-        self._next = moment + LOOK_S
+        self._next = moment + POLL_S
         for name, case in cases.items():
             looks = _looks(case)
             if self._seen.get(name) != looks or self._is_due(name, moment):

@@ -23,7 +23,7 @@ from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.02
+SESSION_POLL_S = 0.02
 RETRY_S = 0.1
 ASK_LEADER_S = 0.5
 
@@ -295,7 +295,7 @@ class Follower:
             failed = now if self._member.broken and failed is None else failed
             if (failed is not None and now - failed >= self._patience_s) or await self._proves(now - broke):
                 return False
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SESSION_POLL_S)
 
     @property
     def _patience_s(self) -> float:

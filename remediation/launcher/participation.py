@@ -30,7 +30,7 @@ from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25
+POLL_S = 0.25
 
 
 class LocalMember(FollowingMember, Protocol):
@@ -251,7 +251,7 @@ class Participation:
         """Second witness of a lost launcher: all workers that can be reached wait."""
         broke: float | None = None
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             self._witness.look()
             leading = self._executor
             suspects = leading.coordinator.suspects if leading is not None else ()

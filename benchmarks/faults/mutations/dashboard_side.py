@@ -15,7 +15,7 @@ from dashboard.errors import NotShown
 from dashboard.figures.colours import palette
 from dashboard.figures.evidence_figure import evidence
 from dashboard.figures.heat_map import heat_map
-from dashboard.figures.job_timeline import job_course
+from dashboard.figures.job_timeline import job_timeline
 from dashboard.figures.prediction_figure import prediction_figure
 from dashboard.figures.worker_map import worker_map
 from dashboard.incident import incident_html
@@ -181,10 +181,10 @@ class ReadingSide:
     def _job(self, since: float, now: float) -> None:
         for line in cluster.overview(self._sources, since=since, until=now).jobs[:20]:
             job_page.tiles(line, now)
-        course = job.course(self._sources, JOB, since=since, until=now)
-        if not course.empty:
-            job_course(course, self._viewer.palette, UTC, since=since, until=now)
-            job_page.marks_table(course.marks, self._viewer, now)
+        timeline = job.timeline(self._sources, JOB, since=since, until=now)
+        if not timeline.empty:
+            job_timeline(timeline, self._viewer.palette, UTC, since=since, until=now)
+            job_page.marks_table(timeline.marks, self._viewer, now)
         heat = job.workers(self._sources, JOB, since=since, until=now)
         if heat.workers:
             job_page.straggler(heat)

@@ -15,7 +15,7 @@ from eagle_eye.ports import free_port
 
 NICE = 15
 """The job's throughput is being judged."""
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class DemoDashboard:
     def look(self) -> None:
         """Say where it is, once it answers."""
         now = self.clock.monotonic()
-        if self._dashboard is None or self._said or now - self._looked < LOOK_S:
+        if self._dashboard is None or self._said or now - self._looked < POLL_S:
             return
         self._looked = now
         try:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 8.0
 """Rounds of partition ownership within one lease."""
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class DetectRole:
@@ -44,7 +44,7 @@ class DetectRole:
         """Run until `stop` is set. Raises EagleEyeError for the first runner that failed."""
         self._threads.start("partitions", self._assign)
         while not (self._stop.is_set() or self._threads.stop.is_set()):
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         await self._threads.join()
         if self._threads.failed is not None:
             raise EagleEyeError(f"detection had to stop: {self._threads.failed}") from self._threads.failed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateTorn
+from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateCorrupted
 from eagle_eye.training.probe import Monitor
 
 from .checkpointing import Checkpointing
@@ -290,9 +290,9 @@ class ElasticWorker:
                 return
 
     def _report_broken(self, error: Exception) -> None:
-        """Report a failed collective, unless a newer epoch explains it; and torn state always: its sender must not send it again."""
+        """Report a failed collective, unless a newer epoch explains it; and corrupted state always: its sender must not send it again."""
         sender, layers = "", tuple[int, ...]()
-        if isinstance(error, StateTorn) and self._assignment is not None:
+        if isinstance(error, StateCorrupted) and self._assignment is not None:
             sender, layers = self._assignment.workers[error.sender], error.layers
         if sender or (isinstance(error, Broken) and self._session.fenced_epoch <= self._epoch):
             self._session.send("broken", epoch=self._epoch, error=str(error)[:500], sender=sender, layers=layers)

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from .worker_process import Worker
 
-LOOK_S = 0.25
+POLL_S = 0.25
 CHUNK = 1 << 16
 
 
@@ -24,7 +24,7 @@ class Console:
         """Until cancelled."""
         while True:
             self.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def look(self) -> None:
         """Print the whole lines that have come since."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 PF_EXITING = 0x4
-LOOK_S = 0.02
-QUICK_LOOK_S = 0.003
+POLL_S = 0.02
+QUICK_POLL_S = 0.003
 """Where every millisecond counts: some 20 µs a process and look."""
 
 
@@ -48,7 +48,7 @@ def process_stat(pid: int) -> ProcessStat | None:
 class DeathWatch:
     """Calls back once for each watched process that dies: pid, and its wait status where it can be seen."""
 
-    def __init__(self, on_death: Callable[[int, int | None], None], look_s: float = LOOK_S) -> None:
+    def __init__(self, on_death: Callable[[int, int | None], None], look_s: float = POLL_S) -> None:
         self._on_death = on_death
         self._look_s = look_s
         self._looked = 0.0
@@ -69,7 +69,7 @@ class DeathWatch:
 
     def quicken(self) -> None:
         """From now on look more often."""
-        self._look_s = min(self._look_s, QUICK_LOOK_S)
+        self._look_s = min(self._look_s, QUICK_POLL_S)
 
     def forget(self, pid: int) -> None:
         """No longer watch."""

@@ -30,7 +30,7 @@ from .workers import Workers
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """Between two looks for workers that make no progress."""
 LOOK_CLOSER_S = 0.25
 """A worker that has been quiet for as long is looked into."""
@@ -63,7 +63,7 @@ class ElasticNode:
         self.held = False
         """The workers are fenced since we lost the coordinator: only another epoch frees them."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._quiet = InactivityTimer(clock, LOOK_S, settings.stall)
+        self._quiet = InactivityTimer(clock, POLL_S, settings.stall)
         self._inspector = ActivityInspector(settings.stall.patience_s, clock)
         self._expiry = WorkerExpiry(settings.stall, clock, settings.logs, self._inspector.activity, self._end_expired)
         self._told: dict[str, int | None] = {}
@@ -269,7 +269,7 @@ class ElasticNode:
     async def watch(self) -> None:
         """Report to the coordinator when no elastic worker here makes progress. Until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             living = [worker for worker in self.living if not worker.fenced]
             view = self._quiet.look(sight for worker in living if (sight := self._sight(worker)) is not None)
             suspects = {*view.suspected, *view.still, *self._quiet.overdue(view.waiting)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from eagle_eye.cgroups import PROC, MemoryCgroup, memory_cgroups_of
 from eagle_eye.training.storage_failure import size_text
 
-LOOK_S = 0.5
+POLL_S = 0.5
 """Between two looks at the counters."""
 TOGETHER_S = 2.0
 """A process that dies so long after the counter rose died of that; an older rise was somebody else's."""

@@ -19,7 +19,7 @@ from .worker_process import Worker
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+POLL_S = 0.05
 
 ActivityOf = Callable[[str], Activity | None]
 """Worker → what its process was last seen to do."""
@@ -65,7 +65,7 @@ class WorkerExpiry:
         began = self._clock.monotonic()
         await asyncio.sleep(seconds)
         while not proved:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             proved = self._clock.monotonic() - began > max(seconds, patience(self._seen(worker), self._stall))
         dump = await dump_workers([worker])
         file = self._logs / f"{worker.place.local_rank}-excluded-{worker.epoch}.json"

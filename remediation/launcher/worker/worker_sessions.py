@@ -16,7 +16,7 @@ from .worker_socket import same_user
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+POLL_S = 0.05
 
 Admit = Callable[[str, int], Awaitable[bool]]
 """Whether the process of that pid is the worker of that name. Waits while that is not known: a worker may speak before its zygote has reported its pid."""
@@ -128,11 +128,11 @@ class WorkerSessions:
     async def _silent(self, fence: _FenceRound) -> tuple[str, ...]:
         """Who has not answered in time although it stands still; who runs is waited for longer."""
         ran = set(fence.missing & fence.hard)
-        for _ in range(round((self._answer_longest_s - self._answer_s) / LOOK_S)):
+        for _ in range(round((self._answer_longest_s - self._answer_s) / POLL_S)):
             ran = {worker for worker in ran & fence.missing & fence.hard if self._runs(worker)}
             if not ran or fence is not self._round:
                 break
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return tuple(sorted(fence.missing & fence.hard))
 
     def lost(self, worker: str) -> None:

@@ -22,7 +22,7 @@ from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import TrainingCommand
 
 from .death_watch import DeathWatch, process_stat
-from .memory_cgroup import LOOK_S, OomKill, OomWatch
+from .memory_cgroup import POLL_S, OomKill, OomWatch
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
 from .worker_exit import code_of
 from .worker_process import Worker
@@ -103,7 +103,7 @@ class Workers:
     async def _watch_memory(self) -> None:
         while True:
             self._memory.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def oom_kill(self, worker: Worker, *, child: bool = False, ended: bool = True) -> OomKill | None:
         """Whether a worker that has just died, or raised, was killed for want of memory, or missed a process of its own (`child`) that was."""

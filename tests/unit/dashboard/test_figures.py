@@ -11,7 +11,7 @@ from dashboard import html
 from dashboard.figures import figure_style
 from dashboard.figures.colours import DARK, LIGHT
 from dashboard.figures.heat_map import heat_map, limits, one_per_node
-from dashboard.figures.job_timeline import job_course
+from dashboard.figures.job_timeline import job_timeline
 from dashboard.figures.prediction_figure import PredictionPair, prediction_figure
 from dashboard.figures.worker_map import beside_peers, slowest, worker_map
 from dashboard.pages.cluster import usual
@@ -26,7 +26,7 @@ def heat(nodes: int, slots: int = 8) -> Heat:
     return Heat(metric="power_watts", unit="W", nodes=names, slots=[str(slot) for slot in range(slots)], values=values, entities=[[f"GPU-{name}-{slot}" for slot in range(slots)] for name in names])
 
 
-def course(marks: tuple[TimelineMark, ...] = ()) -> JobTimeline:
+def timeline(marks: tuple[TimelineMark, ...] = ()) -> JobTimeline:
     times = np.array([100.0, 101.0, np.nan, 110.0])
     numbers = np.array([2.0, 1.9, np.nan, 1.5])
     return JobTimeline(times=times, loss=numbers, step_s=numbers, tokens_per_s=numbers * 1000, phases={"forward": numbers / 3, "communication": numbers / 2}, goodput=np.array([0.9, 0.9, 0.5, 0.6]), epochs=numbers, steps=numbers, marks=marks)
@@ -85,7 +85,7 @@ def test_what_is_alike_on_all_nodes_is_not_what_is_shown_first():
 
 def test_a_pause_breaks_the_line_and_marks_say_what_happened():
     marks = (TimelineMark(time=101.0, what="incident", text="slow node: node-c", incident="i"), TimelineMark(time=105.0, what="heal", text="restart", incident="i"))
-    figure = job_course(course(marks), LIGHT, UTC, since=100.0, until=110.0)
+    figure = job_timeline(timeline(marks), LIGHT, UTC, since=100.0, until=110.0)
     loss = next(trace for trace in figure.data if trace.name == "Loss")
     assert loss.y[2] is None
     points = next(trace for trace in figure.data if trace.name == "what happened")
@@ -95,7 +95,7 @@ def test_a_pause_breaks_the_line_and_marks_say_what_happened():
 
 def test_hundreds_of_marks_are_few_traces():
     marks = tuple(TimelineMark(time=100.0 + number, what="incident", text="x", incident=str(number)) for number in range(400))
-    figure = job_course(course(marks), LIGHT, UTC, since=100.0, until=500.0)
+    figure = job_timeline(timeline(marks), LIGHT, UTC, since=100.0, until=500.0)
     assert len(figure.layout.shapes) == 0
     assert len(figure.data) < 15
 
@@ -154,7 +154,7 @@ def test_what_came_over_a_wire_is_never_markup():
 
 
 def test_a_gradient_norm_lies_over_the_loss_with_an_axis_of_its_own_and_is_named():
-    plain, with_norm = (job_course(each, LIGHT, UTC, since=100.0, until=110.0) for each in (course(), replace(course(), grad_norm=np.array([0.5, 0.4, np.nan, 0.3]))))
+    plain, with_norm = (job_timeline(each, LIGHT, UTC, since=100.0, until=110.0) for each in (timeline(), replace(timeline(), grad_norm=np.array([0.5, 0.4, np.nan, 0.3]))))
     (norm,) = [trace for trace in with_norm.data if trace.name == "Gradient norm"]
     assert (norm.yaxis, list(norm.y)[:2], with_norm.layout.yaxis7.overlaying) == ("y7", [0.5, 0.4], "y")
     assert "gradient norm" in with_norm.layout.annotations[0].text

@@ -50,8 +50,8 @@ def unbroken(figure: dict) -> list[str]:
 def test_a_time_of_which_nothing_was_written_breaks_every_line_and_is_told_from_a_job_that_stood(whole: Path) -> None:
     RecordedJob(whole).run(60).run(60, 120, step=60).write()
     test = page("job", job=JOB).run()
-    course, workers = drawn(test)
-    assert unbroken(course) == []
+    timeline, workers = drawn(test)
+    assert unbroken(timeline) == []
     [cells] = workers["data"]
     shares = numbers(cells["z"])
     assert np.isnan(shares[:, inside(cells["x"])]).all()
@@ -100,5 +100,5 @@ def test_where_no_job_runs_nobody_is_called_for_numbers_that_do_not_come(tmp_pat
     RecordedJob(tmp_path).run(60).write()
     known = Sources(Config(state_dir=str(tmp_path)), clock=FakeClock(T0 + 500))
     assert stale(known, cluster.overview(known, since=T0, until=T0 + 500)) is None
-    assert [pause.sampled for pause in job.course(known, JOB, since=T0, until=T0 + 500).pauses] == []
+    assert [pause.sampled for pause in job.timeline(known, JOB, since=T0, until=T0 + 500).pauses] == []
     known.close()

@@ -1,4 +1,4 @@
-"""What the dashboard asks the history: jobs, nodes, heat maps and the course of a job."""
+"""What the dashboard asks the history: jobs, nodes, heat maps and the timeline of a job."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,32 +157,32 @@ def test_without_a_ledger_the_remedy_is_said(tmp_path: Path) -> None:
 # --- a job -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_course_of_a_job_has_loss_pace_throughput_and_phases(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+def test_the_timeline_of_a_job_has_loss_pace_throughput_and_phases(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(60).write()
-    course = job.course(watch(60), JOB, since=T0, until=T0 + 60)
-    assert len(course.times) == 60
-    assert course.loss[9] == pytest.approx(1.0)
-    assert course.step_s[0] == pytest.approx(1.0)
-    assert course.tokens_per_s[0] == pytest.approx(2048.0)
-    assert {name: values[5] for name, values in course.phases.items()} == {"forward": pytest.approx(0.5), "communication": pytest.approx(0.5)}
-    assert course.steps[-1] == 59
-    assert course.goodput[-1] == pytest.approx(1.0, abs=0.02)
+    timeline = job.timeline(watch(60), JOB, since=T0, until=T0 + 60)
+    assert len(timeline.times) == 60
+    assert timeline.loss[9] == pytest.approx(1.0)
+    assert timeline.step_s[0] == pytest.approx(1.0)
+    assert timeline.tokens_per_s[0] == pytest.approx(2048.0)
+    assert {name: values[5] for name, values in timeline.phases.items()} == {"forward": pytest.approx(0.5), "communication": pytest.approx(0.5)}
+    assert timeline.steps[-1] == 59
+    assert timeline.goodput[-1] == pytest.approx(1.0, abs=0.02)
 
 
-def test_a_long_course_is_no_longer_than_can_be_shown(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+def test_a_long_timeline_is_no_longer_than_can_be_shown(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(200).write()
-    course = job.course(watch(200), JOB, since=T0, until=T0 + 200, points=20)
-    assert len(course.times) == 20
-    assert course.steps[-1] == 199
+    timeline = job.timeline(watch(200), JOB, since=T0, until=T0 + 200, points=20)
+    assert len(timeline.times) == 20
+    assert timeline.steps[-1] == 199
 
 
 def test_a_gap_breaks_the_lines_and_costs_goodput(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(60).run(60, 60, idle=True).run(60, 120, step=60).write()
-    course = job.course(watch(180), JOB, since=T0, until=T0 + 180)
-    (gap,) = np.flatnonzero(np.isnan(course.loss))
-    assert T0 + 60 < course.times[gap] < T0 + 120
-    assert course.goodput[gap] == pytest.approx(0.5, abs=0.05)
-    assert course.goodput[-1] == pytest.approx(1.0, abs=0.05)
+    timeline = job.timeline(watch(180), JOB, since=T0, until=T0 + 180)
+    (gap,) = np.flatnonzero(np.isnan(timeline.loss))
+    assert T0 + 60 < timeline.times[gap] < T0 + 120
+    assert timeline.goodput[gap] == pytest.approx(0.5, abs=0.05)
+    assert timeline.goodput[-1] == pytest.approx(1.0, abs=0.05)
 
 
 def unlogged(recorded: RecordedJob, second: int, *, steps: bool = True, **printed: float) -> None:
@@ -201,53 +201,53 @@ def test_what_a_script_does_not_log_is_taken_from_what_its_workers_print(watch: 
     for second in range(60):
         unlogged(recorded, second, **({"loss": 10.0 - second / 10, "grad_norm": 0.5, "gpu_tokens_per_s": 100.0, "iteration_s": 9.0} if second % 10 == 5 else {}))
     recorded.write()
-    course = job.course(watch(60), JOB, since=T0, until=T0 + 60)
-    assert course.printed == ("loss", "grad_norm", "tokens_per_s")
-    assert np.isnan(course.loss[:4]).all(), "nothing was printed yet"
-    assert course.loss[30] == pytest.approx(10.0 - 2.5)  # printed at 25 s, and valid until 35 s
-    assert course.loss[36] == pytest.approx(10.0 - 3.5)
-    assert course.grad_norm is not None
-    assert course.grad_norm[30] == pytest.approx(0.5)
-    assert course.tokens_per_s[30] == pytest.approx(200.0)  # two workers
-    assert course.step_s[30] == pytest.approx(0.5)  # the script's own
+    timeline = job.timeline(watch(60), JOB, since=T0, until=T0 + 60)
+    assert timeline.printed == ("loss", "grad_norm", "tokens_per_s")
+    assert np.isnan(timeline.loss[:4]).all(), "nothing was printed yet"
+    assert timeline.loss[30] == pytest.approx(10.0 - 2.5)  # printed at 25 s, and valid until 35 s
+    assert timeline.loss[36] == pytest.approx(10.0 - 3.5)
+    assert timeline.grad_norm is not None
+    assert timeline.grad_norm[30] == pytest.approx(0.5)
+    assert timeline.tokens_per_s[30] == pytest.approx(200.0)  # two workers
+    assert timeline.step_s[30] == pytest.approx(0.5)  # the script's own
 
 
 def test_twin_what_a_script_logs_is_not_replaced_by_what_its_workers_print(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(30)
     for second in range(30):
         unlogged(recorded, second, steps=False, loss=99.0, tokens_per_s=1.0)
-    course = job.course(watch(30), JOB, since=T0, until=T0 + 30) if recorded.write() else None
-    assert course is not None
-    assert course.printed == ()
-    assert course.loss[9] == pytest.approx(1.0)
-    assert course.tokens_per_s[0] == pytest.approx(2048.0)
+    timeline = job.timeline(watch(30), JOB, since=T0, until=T0 + 30) if recorded.write() else None
+    assert timeline is not None
+    assert timeline.printed == ()
+    assert timeline.loss[9] == pytest.approx(1.0)
+    assert timeline.tokens_per_s[0] == pytest.approx(2048.0)
 
 
 def test_a_job_that_tells_no_step_is_shown_as_it_prints(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     for second in range(30):
         unlogged(recorded, second, steps=False, step=100.0 + second, loss=2.0, tokens_per_s=800.0)
     recorded.write()
-    course = job.course(watch(30), JOB, since=T0, until=T0 + 30)
-    assert (len(course.times), course.steps[-1], course.printed) == (30, 129.0, ("loss", "tokens_per_s"))
-    assert course.grad_norm is None
-    assert np.isnan(course.goodput).all(), "steps are not known, so neither is what they are of the time"
+    timeline = job.timeline(watch(30), JOB, since=T0, until=T0 + 30)
+    assert (len(timeline.times), timeline.steps[-1], timeline.printed) == (30, 129.0, ("loss", "tokens_per_s"))
+    assert timeline.grad_norm is None
+    assert np.isnan(timeline.goodput).all(), "steps are not known, so neither is what they are of the time"
 
 
 def test_incidents_and_epochs_are_marked(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(30).run(30, 40, step=30, epoch=2).write()
     ledger.save_incident(an_incident(since=T0 + 30, time=T0 + 31), IncidentState.OPEN)
-    course = job.course(watch(70), JOB, since=T0, until=T0 + 70)
-    assert [(mark.what, mark.text, mark.incident) for mark in course.marks] == [
+    timeline = job.timeline(watch(70), JOB, since=T0, until=T0 + 70)
+    assert [(mark.what, mark.text, mark.incident) for mark in timeline.marks] == [
         ("incident", "worker killed: worker 0 on node-a", "incident-1"), ("epoch", "epoch 2 begins", ""),
     ]  # fmt: skip
 
 
-def test_a_job_that_did_nothing_in_this_time_has_an_empty_course_and_one_that_nobody_knows_is_not_there(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+def test_a_job_that_did_nothing_in_this_time_has_an_empty_timeline_and_one_that_nobody_knows_is_not_there(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(30).write()
     ledger.save_job(JOB, a_layout(), "127.0.0.1:1", "none", 0)
-    assert job.course(watch(5000), JOB, since=T0 + 4000, until=T0 + 5000).empty
+    assert job.timeline(watch(5000), JOB, since=T0 + 4000, until=T0 + 5000).empty
     with pytest.raises(NothingFound, match="no job 'team/nothing/run'"):
-        job.course(watch(30), "team/nothing/run", since=T0, until=T0 + 30)
+        job.timeline(watch(30), "team/nothing/run", since=T0, until=T0 + 30)
 
 
 def test_a_straggler_jumps_out_of_the_workers(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eagle_eye.errors import Broken, StateTorn
+from eagle_eye.errors import Broken, StateCorrupted
 from eagle_eye.training.elastic.epoch_protocol import FenceCheck
 from eagle_eye.training.elastic.train_state.train_state import TrainState
 
@@ -70,7 +70,7 @@ def transfer_state(
     """Carry out this worker's part of `moves`: (sender's rank, receiver's rank, layer). Every rank of the group calls it.
 
     `allowed`: the transports that a receiver may choose. `threads`: how many read (default: up to MOST_THREADS, one a
-    core). Raises Broken if a peer is gone, Fenced if a newer epoch is being formed, StateTorn if a layer arrived changed,
+    core). Raises Broken if a peer is gone, Fenced if a newer epoch is being formed, StateCorrupted if a layer arrived changed,
     ConfigError if the sender trains another model.
     """
     began = time.monotonic()
@@ -164,20 +164,20 @@ class _Transfer:
         try:
             transports.read_remote(recv_plan.offer["pid"], recv_plan.remote_reads(buffers), self._threads, lambda: self._session.check(self._group.epoch))
         except OSError as error:
-            raise _torn(recv_plan.peer, recv_plan.layers, str(error)) from error
+            raise _corrupted(recv_plan.peer, recv_plan.layers, str(error)) from error
         for layer in recv_plan.layers:
             buffers.release(layer)
 
     def _verify(self, receives: list[RecvPlan], buffers: LayerBuffers) -> None:
-        torn: list[tuple[int, list[int]]] = []
+        corrupted: list[tuple[int, list[int]]] = []
         for recv_plan in receives:
             theirs = p2p_messages.receive(self._group, recv_plan.peer, _DIGESTS)
             wrong = [layer for layer in recv_plan.layers if theirs[str(layer)] != buffers.digest(layer)]
             self._send(recv_plan.peer, _RECEIPT, wrong)
-            torn += [(recv_plan.peer, wrong)] if wrong else []
-        if torn:
+            corrupted += [(recv_plan.peer, wrong)] if wrong else []
+        if corrupted:
             self._wait_for_messages()
-            raise _torn(*torn[0], "its digest is another one than that of the sender")
+            raise _corrupted(*corrupted[0], "its digest is another one than that of the sender")
 
     def _check_receipts(self, sends: list[SendPlan]) -> None:
         for send_plan in sends:
@@ -191,7 +191,7 @@ class _Transfer:
     def _check_same(self, first: RecvPlan, other: RecvPlan) -> None:
         if first.offer["global_state"] != other.offer["global_state"]:
             steps = [recv_plan.offer["global_state"]["step"] for recv_plan in (first, other)]
-            raise _torn(other.peer, other.layers, f"it sends step {steps[1]} and rank {first.peer} step {steps[0]}, or another learning rate")
+            raise _corrupted(other.peer, other.layers, f"it sends step {steps[1]} and rank {first.peer} step {steps[0]}, or another learning rate")
 
     def _send(self, peer: int, tag: int, value: Any) -> None:
         self._sent += p2p_messages.send(self._group, value, peer, tag)
@@ -226,9 +226,9 @@ def _layers_by_peer(moves: Sequence[Sequence[int]], rank: int, own: int) -> dict
     return {peer: sorted(layers) for peer, layers in sorted(found.items())}
 
 
-def _torn(sender: int, layers: list[int], why: str) -> StateTorn:
+def _corrupted(sender: int, layers: list[int], why: str) -> StateCorrupted:
     named = ", ".join(map(str, layers))
-    return StateTorn(
+    return StateCorrupted(
         f"layer {named} of rank {sender} did not arrive as it is there: {why}; nothing of it counts, take it from another worker or a checkpoint",
         sender=sender,
         layers=tuple(layers),

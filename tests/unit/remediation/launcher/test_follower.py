@@ -17,7 +17,7 @@ from eagle_eye.types import Layout, RankPlacement
 from fakes.control_channel import RecordingHandler, at, run, served, until
 from remediation.launcher.control_network import ControlNetwork
 from remediation.launcher.event_log import EventLog
-from remediation.launcher.follower import LOOK_S, Follower
+from remediation.launcher.follower import SESSION_POLL_S, Follower
 from remediation.launcher.launcher_loss_witness import LauncherLossWitness
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.vote_log import VoteLog
@@ -123,7 +123,7 @@ def test_a_coordinator_that_is_only_silent_is_waited_for_although_the_workers_ha
             await asyncio.sleep(0)
             member.broken = True
             network.ends(reason)
-            done, _ = await asyncio.wait({task}, timeout=3 * LOOK_S)
+            done, _ = await asyncio.wait({task}, timeout=3 * SESSION_POLL_S)
             assert (task not in done) is waits
             clock.advance(5.0)
             assert await task == ("n0",), "it is our turn"

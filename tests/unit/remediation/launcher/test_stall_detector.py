@@ -14,7 +14,7 @@ from remediation.launcher.worker.stall_detector import (
     suspicion,
 )
 
-LOOK_S = 0.05
+POLL_S = 0.05
 STALL = StallConfig(suspect_s=0.5)
 HUNG = Activity(ActivityKind.HUNG, "waits in train.py:33 step for a lock that nobody will release")
 WORKING = Activity(ActivityKind.WORKING, "works in train.py:212 validate: 3 of 4 stacks differ")
@@ -30,7 +30,7 @@ class Node:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.quiet = InactivityTimer(self.clock, LOOK_S, STALL)
+        self.quiet = InactivityTimer(self.clock, POLL_S, STALL)
         self.verdicts = StallDetector(self.clock, STALL)
         self.marks = dict.fromkeys(NAMES, 0)
         self.phases = dict.fromkeys(NAMES, "communication")
@@ -43,7 +43,7 @@ class Node:
         """... but into these."""
 
     def look(self) -> NodeReport:
-        self.clock.advance(LOOK_S)
+        self.clock.advance(POLL_S)
         return self.quiet.look(
             WorkerSample(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name],
                          activity=self.activities.get(name, self.activity))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from eagle_eye.errors import Broken, ConfigError, Fenced, StateTorn
+from eagle_eye.errors import Broken, ConfigError, Fenced, StateCorrupted
 from eagle_eye.training import checkpoint
 from eagle_eye.training.elastic import checkpointing
 from eagle_eye.training.elastic.train_state.train_state import TrainState
@@ -111,7 +111,7 @@ def test_one_flipped_bit_on_the_way_is_found_and_named(transport: str, monkeypat
     else:
         monkeypatch.setattr(transports.SharedMemoryTransport, "_send_byte", flip_slot)
     results = move(members, TO_RANK_2, mailbox=mailbox, allowed=[transport])
-    assert isinstance(results[2], StateTorn)
+    assert isinstance(results[2], StateCorrupted)
     assert (results[2].sender, results[2].layers) == (1, (1,))
     assert "layer 1 of rank 1 did not arrive as it is there" in str(results[2])
     assert "take it from another worker or a checkpoint" in str(results[2])
@@ -129,7 +129,7 @@ def test_memory_that_was_read_torn_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(transports.remote_memory, "read", torn)
     result = move(members, [[0, 1, 0]])
-    assert isinstance(result[1], StateTorn)
+    assert isinstance(result[1], StateCorrupted)
     assert not members[1].is_complete
 
 
@@ -158,7 +158,7 @@ def test_a_sender_that_ends_in_the_middle_breaks_it_off(monkeypatch: pytest.Monk
 def test_senders_of_different_steps_are_refused() -> None:
     members = [train_state(0, steps=2), train_state(0, steps=1), train_state(1)]
     result = move(members, TO_RANK_2)[2]
-    assert isinstance(result, StateTorn)
+    assert isinstance(result, StateCorrupted)
     assert "it sends step 1 and rank 0 step 2" in str(result)
 
 

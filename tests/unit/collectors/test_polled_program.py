@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from collectors.node.asked_program import AskedProgram, ProgramAnswer
+from collectors.node.polled_program import PolledProgram, ProgramAnswer
 
 
 def script(folder: Path, text: str) -> str:
@@ -34,7 +34,7 @@ def is_over(pid: int) -> bool:
 
 def test_fault_what_a_program_that_never_answers_has_started_ends_with_it(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    asked = AskedProgram((script(tmp_path, f"sleep 1000 &\necho $! $$ > {pids}\nwait"),), "", every_s=60.0, answer_s=5.0, largest=100)
+    asked = PolledProgram((script(tmp_path, f"sleep 1000 &\necho $! $$ > {pids}\nwait"),), "", every_s=60.0, answer_s=5.0, largest=100)
     asked.look(0.0)
     eventually(lambda: pids.exists() and pids.read_text().endswith("\n"))
     assert asked.look(4.9) is None
@@ -43,7 +43,7 @@ def test_fault_what_a_program_that_never_answers_has_started_ends_with_it(tmp_pa
 
 
 def test_one_that_is_no_longer_wanted_is_ended_and_one_that_was_never_asked_has_nothing_to_end(tmp_path: Path) -> None:
-    asked = AskedProgram((script(tmp_path, "sleep 1000"),), "", every_s=60.0, answer_s=5.0, largest=100)
+    asked = PolledProgram((script(tmp_path, "sleep 1000"),), "", every_s=60.0, answer_s=5.0, largest=100)
     asked.close()
     asked.look(0.0)
     asked.close()
@@ -51,6 +51,6 @@ def test_one_that_is_no_longer_wanted_is_ended_and_one_that_was_never_asked_has_
 
 
 def test_it_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
-    asked = AskedProgram((script(tmp_path, "echo $TZ"),), "", every_s=60.0, answer_s=5.0, largest=100, environment={**os.environ, "TZ": "UTC0"})
+    asked = PolledProgram((script(tmp_path, "echo $TZ"),), "", every_s=60.0, answer_s=5.0, largest=100, environment={**os.environ, "TZ": "UTC0"})
     asked.look(0.0)
     assert eventually(lambda: asked.look(0.0)) == ProgramAnswer(b"UTC0\n", "")

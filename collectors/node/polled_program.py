@@ -1,4 +1,4 @@
-"""A program of this node that is asked from time to time and never waited for: a look starts it, later looks take what it has written."""
+"""A program of this node that is polled and never waited for: a look starts it, later looks take what it has written."""
 
 import contextlib
 import logging
@@ -23,7 +23,7 @@ class ProgramAnswer(NamedTuple):
     """Why it is no answer; '' if it is one."""
 
 
-class AskedProgram:
+class PolledProgram:
     """One program with its arguments."""
 
     def __init__(

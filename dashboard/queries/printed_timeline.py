@@ -22,7 +22,7 @@ _WORKERS = "SELECT count(DISTINCT entity) AS workers FROM {rows} WHERE job = $jo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedCourse:
+class PrintedTimeline:
     """Printed values over time, means over workers and over what is one point of a figure. Arrays of one length, NaN where nothing was printed."""
 
     times: Doubles
@@ -47,7 +47,7 @@ class PrintedCourse:
         return held
 
 
-def course(sources: Sources, job: str, *, since: float, until: float, every: float) -> PrintedCourse | None:
+def timeline(sources: Sources, job: str, *, since: float, until: float, every: float) -> PrintedTimeline | None:
     """None where its workers have printed no value in that time. Raises NoHistory, BrokenHistory."""
     if TABLE not in sources.metrics(TABLE):
         return None
@@ -58,7 +58,7 @@ def course(sources: Sources, job: str, *, since: float, until: float, every: flo
     tokens = columns["tokens_per_s"]
     if np.isfinite(columns["gpu_tokens_per_s"]).any():
         tokens = np.where(np.isfinite(tokens), tokens, columns["gpu_tokens_per_s"] * _workers(sources, job, float(columns["time"][-1])))
-    return PrintedCourse(
+    return PrintedTimeline(
         times=columns["time"], loss=columns["loss"], grad_norm=columns["grad_norm"], step_s=columns["step_s"], tokens_per_s=tokens, steps=columns["step"],
     )  # fmt: skip
 
