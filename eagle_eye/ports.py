@@ -13,7 +13,7 @@ _TRIES = 100
 HIGHEST_PORT = 65_535
 
 
-def address_problem(address: str) -> str:
+def address_problem(address: str, example: str = "127.0.0.1:7467") -> str:
     """What keeps a text from being an address, with the remedy; '' if it is one.
 
     >>> address_problem("head:7467")
@@ -23,7 +23,7 @@ def address_problem(address: str) -> str:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()):
-        return "write it as host:port, e.g. 127.0.0.1:7467"
+        return f"write it as host:port, e.g. {example}"
     return f"the highest port is {HIGHEST_PORT}" if int(port) > HIGHEST_PORT else ""
 
 

@@ -100,7 +100,7 @@ class Dashboard:
             self.process.wait()
 
     def _host_and_port(self) -> tuple[str, int]:
-        if problem := address_problem(self.listen):
+        if problem := address_problem(self.listen, LISTEN):
             raise ConfigError(f"--listen {self.listen!r} is no address: {problem}")
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
