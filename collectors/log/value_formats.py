@@ -21,13 +21,14 @@ from eagle_eye.errors import ConfigError
 
 LONGEST = 4000
 """Characters of a line that are looked at: a dictionary of a trainer with all its rewards has 2000."""
-_DIGITS = r"(?=[-+]?\.?\d)[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?\.?\d*(?:[eE][-+]?\d+)?"
+_DIGITS = r"(?=[-+]?\.?\d)[-+]?(?:\d{1,3}(?:,\d{3})++(?!\d)|\d++)?(?:\.\d*+)?(?:[eE][-+]?\d++)?"
+"""Nothing of it is given back: a run of a thousand digits would be tried in all its parts."""
 _WRAPPED = r"(?:tensor\(|np\.float\d+\()?"
 """As Python prints a tensor, or a number of numpy, that nobody has made a float."""
 _NOT_FINITE = r"[-+]?(?:1\.#\w+|(?i:nan(?:\(\w*\))?|inf(?:inity)?))"
 _MACROS = {
     "NUMBER": rf"{_WRAPPED}({_NOT_FINITE}|{_DIGITS}[kKMGBT]?)(?![\w#]|\.\d)",
-    "AMOUNT": rf"({_DIGITS})",
+    "AMOUNT": rf"(?<!\d)(?<!\d,)({_DIGITS})",
 }
 """Each has one group. A number whose end was torn off or overwritten is none: what follows may not belong to a word, nor to another number."""
 _MAGNITUDES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectors.log import job_messages, kernel_messages
 from collectors.log.kernel_messages import KernelMessages
@@ -376,6 +378,13 @@ def test_a_line_says_what_it_is_of_and_how_bad_it_is(line: str, says: tuple[str,
 @pytest.mark.parametrize("line", INNOCENT)
 def test_twin_what_looks_alike_and_is_harmless_says_nothing(line: str) -> None:
     assert TABLE.read(line) is None
+
+
+@given(st.sampled_from([line for line, _, _ in LINES]), st.integers(0, 200), st.text(max_size=30))
+def test_no_truncation_and_no_other_text_stops_it(line: str, cut: int, other: str) -> None:
+    for text in (line[:cut], line[cut:], line[:cut] + other + line[cut:]):
+        message = TABLE.read(text)
+        assert message is None or message.level in ("error", "notice")
 
 
 ANYWHERE = re.compile(r"(?!\\A).*\)\?\.\*")

@@ -1,5 +1,6 @@
 """What lines of the kernel's log say, and their prefixes."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.log.kernel_messages import KernelMessages, pci_address_of
-from collectors.log.log_prefix import kernel_line, kmsg_record
+from collectors.log.log_prefix import journal_entry, kernel_line, kmsg_record
 from eagle_eye.errors import ConfigError
 
 TABLE = KernelMessages()
@@ -177,6 +178,19 @@ def test_no_truncation_and_no_other_bytes_stop_it(line: str, data: st.DataObject
     cut = data.draw(st.integers(0, len(line)))
     rest = data.draw(st.text(max_size=40))
     TABLE.read(kernel_line(line[:cut] + rest, 0.0).text)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)))
+def test_any_entry_of_the_journal_is_read_or_refused(junk: object) -> None:
+    for whole in (junk, {"MESSAGE": junk}, {"MESSAGE": "NVRM: x", "__REALTIME_TIMESTAMP": junk, "__CURSOR": junk}):
+        entry = journal_entry(json.dumps(whole).encode())
+        assert entry is None or isinstance(entry.text, str)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_no_entry_of_the_journal(data: bytes) -> None:
+    journal_entry(data)
+    assert journal_entry(b"[" * 100_000) is None
 
 
 @given(st.binary(max_size=200))

@@ -4,8 +4,10 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.collect.training_lines import SAMPLES
+from benchmarks.collect.training_lines import SAMPLES, Sample
 from collectors.log import printed_values
 from collectors.log.printed_values import NAMES, PrintedValues, ValueSearch
 from collectors.log.value_formats import ValueFormats
@@ -131,3 +133,12 @@ def test_another_process_begins_without_the_run_of_the_one_before() -> None:
     said("step 1 loss nan\nstep 2 loss nan\n", printed)
     printed.begin_again()
     assert said("step 1 loss nan\n", printed)["bad_losses"] == 1
+
+
+@given(st.sampled_from(SAMPLES), st.integers(0, 120), st.binary(max_size=20), st.sampled_from([b"", b"1e999", b"9" * 400, b"nan", b"\r", b"\x1b[31m", b"{" * 50]))
+def test_a_torn_or_changed_line_is_read_or_left_out(sample: Sample, cut: int, other: bytes, strange: bytes) -> None:
+    line = sample.line.encode()
+    printed = PrintedValues(SEARCH)
+    printed.read(line[:cut] + other + strange + line[cut:] + b"\n")
+    row = printed.take()
+    assert row is None or len(row) == len(NAMES)
