@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import secrets
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -45,6 +44,8 @@ from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
 
+STDOUT = 1
+
 
 class Launcher:
     """Puts the parts together; `run` lasts as long as the job."""
@@ -83,7 +84,7 @@ class Launcher:
         part.bind(self._member)
         self._inbox = WorkerSocket(settings.inbox, self._member.receive)
         self._inbox.check_free()
-        self._console = Console(lambda: self._workers.all, sys.stdout)
+        self._console = Console(lambda: self._workers.all, STDOUT)
         self._store_pid = 0
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -94,8 +95,9 @@ class Launcher:
             await self._start()
             tasks = [asyncio.create_task(work) for work in (
                 self._workers.supervise(), *self._participation.work(), self._stopped(stop), self._elastic.watch(),
-                *([self._console.run()] if self._settings.console else []),
             )]  # fmt: skip
+            if self._settings.console:
+                self._console.start()
             code = await self._outcome(tasks)
         finally:
             await self._finish(tasks, code)
@@ -135,8 +137,7 @@ class Launcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(ControlError):
             await self._member.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
-        if self._settings.console:
-            self._console.look()
+        await asyncio.to_thread(self._console.close)
         await self._participation.close()
         await self._zygote.close()
         await self._inbox.stop()
