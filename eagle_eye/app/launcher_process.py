@@ -1,7 +1,6 @@
 """The launcher's process: its settings from a command line, and its end."""
 
 import asyncio
-import logging
 import re
 import signal
 import socket
@@ -19,8 +18,6 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.ports import own_listen
 from remediation.launcher.launcher import run_launcher
 from remediation.launcher.launcher_settings import LONGEST_NAME, LauncherSettings
-
-log = logging.getLogger(__name__)
 
 
 def launcher_settings(
@@ -89,9 +86,6 @@ def launch(settings: LauncherSettings) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return await run_launcher(settings, stop)
 
-    packages = dict.fromkeys(name.partition(".")[0] for name in settings.preload if not name.startswith("eagle_eye"))
-    imported = f"; importing {', '.join(packages)} first, once for all of them (--preload)" if packages else ""
-    log.info("starting %s: %d workers on %s, output in %s%s", settings.job, settings.nproc, settings.node, settings.logs, imported)
     remove_leftovers(settings.state_dir, settings.run_dir, settings.node, SystemClock())
     with registered(settings.state_dir, settings.job, settings.node, settings.run_dir):
         return asyncio.run(launched())

@@ -121,6 +121,9 @@ class Launcher:
 
     async def _start(self) -> None:
         settings = self._settings
+        packages = dict.fromkeys(name.partition(".")[0] for name in settings.preload if not name.startswith("eagle_eye"))
+        imported = f"; importing {', '.join(packages)} first, once for all of them (--preload)" if packages else ""
+        log.info("starting %s: %d workers on %s, output in %s%s", settings.job, settings.nproc, settings.node, settings.logs, imported)
         for directory in (settings.logs, settings.run_dir, settings.checkpoints):
             directory.mkdir(parents=True, exist_ok=True)
         names = {"EAGLE_EYE_JOB": settings.job, "EAGLE_EYE_RUN": settings.run, "EAGLE_EYE_NODE": settings.node}

@@ -3,16 +3,18 @@
 import os
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
 from eagle_eye.app import options
-from eagle_eye.app.agent_check import CollectorCheck, check_collectors
-from eagle_eye.app.agent_process import left_out, serve
 from eagle_eye.app.printing import TableColumn, print_json, print_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
+
+if TYPE_CHECKING:
+    from eagle_eye.app.agent_check import CollectorCheck
 
 COLUMNS = (TableColumn("collector"), TableColumn("state"), TableColumn("found", prose=True), TableColumn("remedy", drop=1, prose=True))
 STYLES = {"reads": "green", "idle": "dim", "unavailable": "yellow", "failing": "red", "hung": "red"}
@@ -36,6 +38,8 @@ def command(config: Config, node: str, server: str, without: tuple[str, ...], ch
       eagle-eye agent --without kernel_log
       eagle-eye agent --check         # as the user that the agent runs as
     """
+    from eagle_eye.app.agent_process import left_out, serve
+
     if check:
         _check(left_out(config, without), node or socket.gethostname(), json_lines=json_lines, wide=wide)
     else:
@@ -44,6 +48,8 @@ def command(config: Config, node: str, server: str, without: tuple[str, ...], ch
 
 def _check(config: Config, node: str, *, json_lines: bool, wide: bool) -> None:
     """Exits with 1 where a collector fails or hangs."""
+    from eagle_eye.app.agent_check import check_collectors
+
     checks = list(check_collectors(config, node, SystemClock()))
     if json_lines:
         for each in checks:
@@ -57,5 +63,5 @@ def _check(config: Config, node: str, *, json_lines: bool, wide: bool) -> None:
     os._exit(0)
 
 
-def _found(check: CollectorCheck) -> str:
+def _found(check: "CollectorCheck") -> str:
     return f"{check.reads}; without a value here: {', '.join(check.missing)}" if check.missing else check.reads

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 
@@ -33,5 +32,7 @@ def command(config: Config, training_command: tuple[str, ...], run_id: str, **gi
       eagle-eye launch --heal in-place --min-workers 2 --nproc-per-node 4 -- python examples/elastic_gpt.py
       eagle-eye launch --heal none -- ./train.sh
     """
+    from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
+
     run_id = run_id or new_run_id(SystemClock())
     raise SystemExit(launch(launcher_settings(config, training_command, run_id=run_id, **given)))

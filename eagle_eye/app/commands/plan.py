@@ -2,17 +2,17 @@
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.plan_printing import print_live, print_report, report_json
 from eagle_eye.app.printing import print_json
 from eagle_eye.config import Config
-from eagle_eye.ledger import Throughput
 from eagle_eye.ledger.factory import open_ledger
-from remediation.planner.files.cluster_file import ClusterFile
-from remediation.planner.files.plan_report import make_report
+
+if TYPE_CHECKING:
+    from eagle_eye.ledger import Throughput
 
 
 @click.command(short_help="allocate nodes to jobs, and price the repairs of a fault")
@@ -43,6 +43,10 @@ def command(config: Config, file: Path | None, live: bool, events: tuple[str, ..
     if file is None:
         _print_live(config, wide=wide, json_lines=json_lines)
         return
+    from eagle_eye.app.plan_printing import print_report, report_json
+    from remediation.planner.files.cluster_file import ClusterFile
+    from remediation.planner.files.plan_report import make_report
+
     report = make_report(ClusterFile(file, _measured(config) if from_ledger else ()), events)
     if json_lines:
         click.echo(report_json(report))
@@ -51,6 +55,8 @@ def command(config: Config, file: Path | None, live: bool, events: tuple[str, ..
 
 
 def _print_live(config: Config, *, wide: bool, json_lines: bool) -> None:
+    from eagle_eye.app.plan_printing import print_live
+
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
         plans, jobs = ledger.precomputed_plans(), ledger.jobs()
         if json_lines:
@@ -60,6 +66,6 @@ def _print_live(config: Config, *, wide: bool, json_lines: bool) -> None:
             print_live(plans, jobs, {(each.job, each.workers): each for each in ledger.throughputs()}, wide=wide)
 
 
-def _measured(config: Config) -> tuple[Throughput, ...]:
+def _measured(config: Config) -> "tuple[Throughput, ...]":
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
         return ledger.throughputs()

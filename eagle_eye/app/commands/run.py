@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from eagle_eye.app import options
-from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
 from eagle_eye.app.local_cluster import LocalCluster, end
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
@@ -32,6 +31,8 @@ def command(config: Config, training_command: tuple[str, ...], **given: Any) -> 
       eagle-eye run --nproc-per-node 4 --steps-from optimizer -- python train.py
       eagle-eye run --heal none -- python -m my.train --lr 3e-4
     """
+    from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
+
     clock = SystemClock()
     server = f"127.0.0.1:{free_port()}"
     settings = launcher_settings(config, training_command, run_id=new_run_id(clock), server=server, **given)

@@ -7,7 +7,6 @@ import msgspec
 
 from eagle_eye import config as configuration
 from eagle_eye.app import options
-from eagle_eye.app.serving.server_process import serve
 from eagle_eye.config import Config
 
 
@@ -27,6 +26,8 @@ def command(config: Config, listen: str, http: str | None, role: Literal["all", 
       eagle-eye server --role lead --listen 10.0.0.5:7467
       eagle-eye server --config /etc/eagle-eye/config.toml
     """
+    from eagle_eye.app.serving.server_process import serve
+
     if role is not None:
         config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, role=role))
     if http is not None:

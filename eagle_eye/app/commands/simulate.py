@@ -6,14 +6,6 @@ import click
 
 from eagle_eye.app import options
 from eagle_eye.app.printing import print_json
-from eagle_eye.app.simulation_run import (
-    SimulationRequest,
-    check_report_path,
-    json_lines_of,
-    print_summaries,
-    run,
-    write_report,
-)
 
 
 @click.command(short_help="compare recovery policies on years of faults")
@@ -42,6 +34,15 @@ def command(html: Path | None, wide: bool, json_lines: bool, **request_options: 
       eagle-eye simulate --policy ours --ablation --trace llama3 --nodes 1000 --unit 4
       eagle-eye simulate --trace faults.csv --tasks jobs.toml --json
     """
+    from eagle_eye.app.simulation_run import (
+        SimulationRequest,
+        check_report_path,
+        json_lines_of,
+        print_summaries,
+        run,
+        write_report,
+    )
+
     request = SimulationRequest(**request_options)  # type: ignore[arg-type]
     if html is not None:
         check_report_path(html)
