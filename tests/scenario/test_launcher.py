@@ -265,6 +265,16 @@ def test_a_missing_script_is_refused_before_anything_starts(cluster: LauncherClu
     assert not cluster.records()
 
 
+def test_a_checkpoint_directory_that_cannot_be_made_is_one_line(cluster: LauncherCluster) -> None:
+    (cluster.directory / "file").write_text("")
+    process = cluster.launch(0, checkpoint_dir=cluster.directory / "file" / "saved")
+    assert process.wait(DEADLINE_S) == 1
+    said = (cluster.directory / "launcher0.log").read_text()
+    assert "file/saved cannot be made" in said
+    assert "name another directory with --checkpoint-dir" in said
+    assert "Traceback" not in said
+
+
 def test_no_worker_starts_on_a_node_that_another_job_was_evicted_from(cluster: LauncherCluster, leader: FakeLeader) -> None:
     leader.cordons["n0"] = {"job": "test/gpt/7", "reason": "ecc error on GPU 5", "since": 1_700_000_000.0}
     process = cluster.launch(0, leader=leader.address, cordon_answer_s=60.0)
