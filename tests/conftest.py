@@ -21,7 +21,8 @@ LONGEST = (
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    report.keywords = {}  # which nobody reads, and which are most of what a process of `pytest -n` sends for each test
+    if hasattr(item.config, "workerinput") and not report.failed:  # most of what a process of `pytest -n` sends for each test, and nobody reads it
+        report.keywords, report.sections = {}, []
     if report.skipped and os.environ.get("EAGLE_EYE_REQUIRE_ALL") and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped although EAGLE_EYE_REQUIRE_ALL is set: {report.longrepr}"

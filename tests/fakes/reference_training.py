@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -112,10 +112,11 @@ Spoil = Callable[[int, int, list[torch.Tensor]], None]
 """Changes the gradients of a micro-batch of a step."""
 
 
-def train(recipe: Recipe, steps: int, spoil: Spoil | None = None) -> tuple[str, list[float]]:
+@cache
+def train(recipe: Recipe, steps: int, spoil: Spoil | None = None) -> tuple[str, tuple[float, ...]]:
     """Hash of the state at the end, and the mean loss of each step."""
     training = Sequential(recipe, spoil)
-    means = [training.step(step) for step in range(steps)]
+    means = tuple(training.step(step) for step in range(steps))
     return digest(training.layers, training.optimizer), means
 
 

@@ -1,5 +1,6 @@
 """What several unit tests share: a clock, a ledger of their own, an engine over a job of paper."""
 
+import os
 import shutil
 import sys
 import threading
@@ -84,6 +85,11 @@ class World:
         return next(outcome for outcome in self.ledger.outcomes(incident=name) if outcome.action == action)
 
 
+def pytest_configure() -> None:
+    """Before torch is imported: its threads spin while they wait for one another, and each process of a test run has one core."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def statements_compiled_once() -> Iterator[None]:
     """SQLAlchemy keeps what it compiled for each engine alone, and every test opens a ledger of its own: all share what the first one's has."""
@@ -99,24 +105,18 @@ def statements_compiled_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def same_main():
-    """Streamlit's AppTest leaves a script of its own as __main__, which a spawned child would run again."""
-    main = sys.modules["__main__"]
-    yield
-    sys.modules["__main__"] = main
-
-
 THREAD_END_S = 10.0
 OF_THE_PROCESS = ("eagle-eye-probe", "eagle-eye-worker_threads", "_poll_wrapper")
 """Threads that live as long as their process, by design: the probe's socket, idle threads for calls into torch, gRPC's poller."""
 
 
 @pytest.fixture(autouse=True)
-def own_threads():
-    """What a test starts ends with it: a thread that went on would log, count and raise in the tests that follow."""
-    before = set(threading.enumerate())
+def left_as_it_was():
+    """What a test starts ends with it: a thread that went on would log, count and raise in the tests that follow.
+    Streamlit's AppTest leaves a script of its own as __main__, which a spawned child would run again."""
+    before, main = set(threading.enumerate()), sys.modules["__main__"]
     yield
+    sys.modules["__main__"] = main
     left = [thread for thread in threading.enumerate() if thread not in before and not any(name in thread.name for name in OF_THE_PROCESS)]
     for thread in left:
         thread.join(THREAD_END_S)
