@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from sqlalchemy import Engine as SqlEngine
 
@@ -86,8 +87,11 @@ class World:
 
 
 def pytest_configure() -> None:
-    """Before torch is imported: its threads spin while they wait for one another, and each process of a test run has one core."""
+    """Before torch is imported: its threads spin while they wait for one another, and each process of a test run has one core.
+    Before a property is declared: how long an example takes says how busy the machine is."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)
