@@ -6,13 +6,14 @@ from pathlib import Path
 HIDDEN = "[redacted]"
 
 _NAMES = r"[\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w-]*"
+"""Tried from the beginning of a word alone: from each character of a long one it would take seconds."""
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
     (re.compile(r"(?i)\b(authorization\s*[:=]\s*)(?:\w+\s+)?\S+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.+/=~-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"([a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s@/]+@"), rf"\1:{HIDDEN}@"),
-    (re.compile(rf"(?i)(['\"]?{_NAMES}['\"]?\s*[:=]\s*)(?:'[^']*'|\"[^\"]*\"|[^\s,;'\"&]+)"), rf"\1{HIDDEN}"),
-    (re.compile(rf"(?i)(--{_NAMES}\s+)\S+"), rf"\1{HIDDEN}"),
+    (re.compile(r"([a-z][a-z0-9+.-]{0,31}://[^\s:/@]*):[^\s@/]+@"), rf"\1:{HIDDEN}@"),
+    (re.compile(rf"(?i)(?<![\w-])(['\"]?{_NAMES}['\"]?\s*[:=]\s*)(?:'[^']*'|\"[^\"]*\"|[^\s,;'\"&]+)"), rf"\1{HIDDEN}"),
+    (re.compile(rf"(?i)(?<!-)(--{_NAMES}\s+)\S+"), rf"\1{HIDDEN}"),
     (re.compile(r"\b(?:hf_|ghp_|gho_|ghs_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|eyJ)[\w.-]{12,}"), HIDDEN),
 )
 

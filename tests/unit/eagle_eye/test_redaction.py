@@ -13,6 +13,7 @@ from eagle_eye.redaction import last_lines, redact
      ("--hf-token abcdef train", "abcdef"), ("Authorization: Bearer abc.def.ghi", "abc.def.ghi"),
      ("https://me:pa55@host/x", "pa55"), ("using hf_AbCdEfGhIjKlMnOp", "hf_AbCd"), ("AKIAIOSFODNN7EXAMPLE1", "IOSFODNN7"),
      ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI", "wJalrX"),
+     ('x"secret": "abcdef"', "abcdef"), ("1http://me:pa55@host", "pa55"), ("x" * 100 + "://me:pa55@host", "pa55"), ("a---hf-token abcdef", "abcdef"), ("x" * 500 + "_token=abcdef", "abcdef"),
      ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE")],
 )  # fmt: skip
 def test_secrets_are_hidden(text: str, secret: str) -> None:
