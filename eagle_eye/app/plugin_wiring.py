@@ -7,6 +7,7 @@ from typing import Any
 
 from collectors.agent.schedule import ScheduleOptions
 from eagle_eye import plugins
+from eagle_eye.app.log_writer import LogWriter
 from eagle_eye.config import Config, Options
 from eagle_eye.errors import ConfigError, PluginError
 from eagle_eye.protocols import Action, Detector, Guard
@@ -34,7 +35,7 @@ def make_directories(config: Config) -> None:
 
 def log_to_stderr() -> None:
     """One line a record: date, time with milliseconds, level, the file that wrote it."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(module)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    logging.basicConfig(handlers=[LogWriter()], level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(module)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # a new ledger is no news to an operator
 
 
