@@ -35,7 +35,8 @@ def make_directories(config: Config) -> None:
 
 def log_to_stderr() -> None:
     """One line a record: date, time with milliseconds, level, the file that wrote it."""
-    logging.basicConfig(handlers=[LogWriter()], level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(module)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    if not logging.getLogger().handlers:  # else whoever has called us has its own
+        logging.basicConfig(handlers=[LogWriter()], level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(module)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # a new ledger is no news to an operator
 
 
