@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import threading
-from queue import Full, Queue
+from queue import SimpleQueue
 
 STDERR = 2
 MOST = 10_000
@@ -24,29 +24,33 @@ class LogWriter(logging.Handler):
         """`out`: a descriptor."""
         super().__init__()
         self._out = out
-        self._lines: Queue[str | None] = Queue(MOST)
-        self._dropped = 0
+        self._lines: SimpleQueue[str | None] = SimpleQueue()  # a signal's handler may log in the middle of a put, which holds no lock here
+        self._taken = self._done = self._dropped = 0
         self._written = threading.Condition()
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Have a record written; called by logging."""
         try:
-            self._lines.put_nowait(self.format(record))
-        except Full:
-            self._dropped += 1
+            self._take(self.format(record))
         except Exception:  # noqa: BLE001 -- as every handler does: an argument that cannot be shown is told by logging itself
             self.handleError(record)
+
+    def _take(self, line: str | None) -> None:
+        if self._lines.qsize() >= MOST:
+            self._dropped += 1
+            return
+        self._taken += 1
+        self._lines.put(line)
 
     def flush(self) -> None:
         """Wait until all is written, at most LAST_S."""
         with self._written:
-            self._written.wait_for(lambda: not self._lines.unfinished_tasks, LAST_S)
+            self._written.wait_for(lambda: self._done >= self._taken, LAST_S)
 
     def close(self) -> None:
         """End the thread once all is written."""
-        with contextlib.suppress(Full):  # it waits for whoever does not read, and ends with the process
-            self._lines.put_nowait(None)
+        self._take(None)
         self.flush()
         super().close()
 
@@ -56,12 +60,12 @@ class LogWriter(logging.Handler):
                 line, self._dropped = f"{line}\n({self._dropped} lines were not written: nobody took them)", 0
             with contextlib.suppress(OSError):  # a closed pipe, a full disk: there is nobody to tell
                 self._write(f"{line}\n".encode(errors="backslashreplace"))
-            self._done()
-        self._done()
+            self._finish()
+        self._finish()
 
-    def _done(self) -> None:
+    def _finish(self) -> None:
         with self._written:
-            self._lines.task_done()
+            self._done += 1
             self._written.notify_all()
 
     def _write(self, text: bytes) -> None:
