@@ -13,8 +13,8 @@ UNIT_ROOM := $(patsubst %/,%,$(ROOM))
 UNIT_TESTS := $(if $(ROOM),tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM)))),tests/unit tests/contract)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
-# for seven thousand small folders, many with a ledger in them: in memory, where the system has such a place; kept when a test fails
-MEMORY = $(if $(wildcard /dev/shm/.),/dev/shm,/tmp)
+# for seven thousand small folders, many with a ledger in them: in memory, where the system has such a place with 4 GB free; kept when a test fails
+MEMORY = $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo /tmp)
 # one more than there are cores, since tests wait for processes and sockets for a third of their time
 AT_ONCE := -n $(shell expr $$(nproc) + 1)
 # whole files, in the order of tests/conftest.py
