@@ -146,7 +146,7 @@ class Producer:
         from kafka import KafkaProducer
         from kafka.errors import KafkaTimeoutError
 
-        from .kafka_sockets import PROXY_URL, NetworkClients
+        from .kafka_sockets import NetworkClients
 
         clients = NetworkClients()
         milliseconds = int(self._timeout_s * 1000)
@@ -159,7 +159,7 @@ class Producer:
                     batch_size=BATCH_BYTES, linger_ms=LINGER_MS, max_request_size=self._largest, max_block_ms=milliseconds,
                     delivery_timeout_ms=milliseconds + LINGER_MS, bootstrap_timeout_ms=milliseconds,
                     max_in_flight_requests_per_connection=IN_FLIGHT, allow_auto_create_topics=False,
-                    metrics_enabled=False, kafka_client=clients, proxy_url=PROXY_URL, **options,
+                    metrics_enabled=False, kafka_client=clients, **options,
                 )  # fmt: skip
         except AssertionError as error:  # a codec that is not installed
             raise StreamUnavailable(f"stream.kafka.compression {self._compression}: {error}") from error

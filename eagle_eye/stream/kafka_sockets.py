@@ -84,15 +84,29 @@ class HandshakeSocket(ssl.SSLSocket):
             raise
 
 
+class OwningClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python has no types
+    """A producer's network client. Its thread closes it when it ends, and with it whatever socket an attempt to connect has left open."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.sockets = OwnedSockets()
+        super().__init__(**{**settings, "proxy_url": self.sockets.proxy_url})
+
+    def close(self, node_id: Any = None) -> None:
+        """The connections to one broker; None: all of them, and the network loop."""
+        super().close(node_id)
+        if node_id is None:
+            self.sockets.close()
+
+
 class NetworkClients:
     """A producer's `kafka_client`: makes its network client, and closes it where the producer's constructor failed."""
 
     def __init__(self) -> None:
-        self._made: list[Any] = []
+        self._made: list[OwningClient] = []
 
-    def __call__(self, **settings: Any) -> Any:
+    def __call__(self, **settings: Any) -> OwningClient:
         """Called by KafkaProducer."""
-        self._made.append(KafkaNetClient(**settings))
+        self._made.append(OwningClient(**settings))
         return self._made[-1]
 
     def close(self) -> None:

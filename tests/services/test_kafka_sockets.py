@@ -16,7 +16,7 @@ from eagle_eye.clock import SystemClock  # noqa: E402
 from eagle_eye.errors import StreamError  # noqa: E402
 from eagle_eye.stream.kafka_connection import KafkaConnection  # noqa: E402
 from eagle_eye.stream.kafka_producer import OutgoingRecord, Producer  # noqa: E402
-from eagle_eye.stream.kafka_sockets import PROXY_URL, DirectSocket, OwnedSockets  # noqa: E402
+from eagle_eye.stream.kafka_sockets import PROXY_URL, DirectSocket, NetworkClients, OwnedSockets  # noqa: E402
 
 
 @pytest.fixture
@@ -76,6 +76,14 @@ def test_a_socket_that_its_attempt_has_handed_to_nobody_is_closed_with_the_conne
     owned.close()
     assert (left.fileno(), other.fileno() >= 0) == (-1, True)
     other.close()
+
+
+def test_the_socket_that_an_attempt_of_a_producer_has_handed_to_nobody_is_closed_with_its_client() -> None:
+    clients = NetworkClients()
+    client = clients(client_id="test", bootstrap_servers="127.0.0.1:1")
+    left = DirectSocket(client.sockets.proxy_url).socket()
+    client.close()
+    assert left.fileno() == -1
 
 
 @pytest.mark.parametrize("attempt", [connect, append])
