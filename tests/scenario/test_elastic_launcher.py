@@ -255,7 +255,7 @@ def test_two_nodes_go_on_when_the_coordinator_dies_and_take_it_back(cluster: Ela
     cluster.launch(0, leader=leader.address, nproc=2)
     cluster.trains(4, survivor)
     assert [cluster.pid(1, 0), cluster.pid(1, 1)] == pids, "they have lived on"
-    assert cluster.layouts()[-1].coordinator == "n1"
+    wait_until("the newest layout's coordinator", lambda: cluster.layouts()[-1].coordinator == "n1")
 
 
 def test_a_follower_dies_and_comes_back(cluster: ElasticCluster, leader: FakeLeader) -> None:
@@ -301,7 +301,7 @@ def test_a_worker_of_another_node_dies(cluster: ElasticCluster) -> None:
     os.kill(cluster.pid(0, 1), signal.SIGKILL)
     cluster.trains(2, first)
     cluster.trains(4, first)
-    assert cluster.layouts()[-1].nodes == ("n0", "n1")
+    wait_until("the newest layout's nodes", lambda: cluster.layouts()[-1].nodes == ("n0", "n1"))
 
 
 def test_rebalance_and_resize(cluster: ElasticCluster, leader: FakeLeader) -> None:
@@ -360,10 +360,11 @@ def test_a_node_whose_workers_do_not_answer_is_left_out_at_once(cluster: Elastic
         return None
 
     wait_until("the command is taken", taken)
-    assert cluster.layouts()[-1].nodes == ("n0",)
+    wait_until("the newest layout's nodes", lambda: cluster.layouts()[-1].nodes == ("n0",))
     cluster.trains(2, first)
     wait_until("their end", lambda: not any(running(pid) for pid in going))
-    assert {event.entity.name for event in cluster.events("worker.excluded")} == {cluster.worker(1, 0), cluster.worker(1, 1)}
+    excluded = {cluster.worker(1, 0), cluster.worker(1, 1)}
+    wait_until("both to be told", lambda: {event.entity.name for event in cluster.events("worker.excluded")} == excluded)
     assert [cluster.pid(0, 0), cluster.pid(0, 1)] == stay
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
     assert steps == list(range(len(steps)))
@@ -382,7 +383,7 @@ def test_a_frozen_coordinator_is_left_behind_and_what_thaws_writes_nothing(clust
         os.kill(pid, signal.SIGCONT)
     wait_until("its return", lambda: cluster.layouts()[-1].nodes == ("n1", "n0"))
     cluster.trains(4, survivor)
-    assert cluster.layouts()[-1].coordinator == "n1"
+    wait_until("the newest layout's coordinator", lambda: cluster.layouts()[-1].coordinator == "n1")
     epochs = [words["epoch"] for words in cluster.said(frozen) if "step" in words]
     assert not [epoch for epoch in epochs if 2 < epoch <= others], "no step without the others"
     layouts = [layout.epoch for layout in cluster.layouts()]

@@ -125,7 +125,7 @@ def test_commands_of_the_leader_exclude_release_and_are_refused_when_stale(clust
     wait_until("it to stop", lambda: stopped.status() == psutil.STATUS_STOPPED)
     assert leader.command("reattempt", {"workers": []}, epoch=2, step="d") == {"continued": [f"{cluster.run}/n1/0"]}
     leader.command("release", {"node": "n0"}, epoch=2, step="e")
-    assert cluster.layouts()[-1].nodes == ("n1", "n0")
+    wait_until("the newest layout's nodes", lambda: cluster.layouts()[-1].nodes == ("n1", "n0"))
 
 
 def test_a_roll_back_to_where_nothing_is_kept_is_refused(cluster: LauncherCluster, leader: FakeLeader) -> None:

@@ -98,7 +98,7 @@ def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_
     wanted = plan_transition(layout.job, target.epoch, target, held, micro_batches=8, segments=1, layer_bytes=[1])
     outcome = Torchrun(commander=LeaderCommands(leader), clock=SystemClock()).apply(wanted)
     assert (outcome.state, outcome.plan) == ("done", "without n1"), outcome.detail
-    assert cluster.layouts()[-1].nodes == ("n0",)
+    wait_until("the newest layout's nodes", lambda: cluster.layouts()[-1].nodes == ("n0",))
     (tmp_path / "gate").touch()
     assert cluster.launchers[0].wait(DEADLINE_S) == 0
 

@@ -214,7 +214,7 @@ def test_who_is_cut_off_does_nothing_and_comes_back_with_the_link(cluster: Parti
         cluster.cut_off(alone)
         cluster.network.mend(alone)
         cluster.train(*NODES)
-    assert cluster.layouts()[-1].coordinator == "n1"
+    wait_until("the newest layout's coordinator", lambda: cluster.layouts()[-1].coordinator == "n1")
     held = {(layout.epoch, layout.coordinator, layout.workers) for layout in cluster.layouts()}  # one is told again when more is known of its places
     assert len({epoch for epoch, *_ in held}) == len(held), "no epoch is there twice"
     cluster.ends(*NODES)
