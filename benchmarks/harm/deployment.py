@@ -254,6 +254,15 @@ def side_by_side(look: Callable[[], None], work: Iterable[Turns[Result]], at_onc
         time.sleep(LOOK_S)
 
 
+def results_of(deployment: Deployment, work: Iterable[Turns[Result]], at_once: int, story: Callable[[Result], str] = str) -> list[Result]:
+    """Of so many pieces of work at a time in one deployment; each is told to the person who watches as it comes."""
+    results = []
+    for each in side_by_side(deployment.look, work, at_once):
+        say(story(each))
+        results.append(each)
+    return results
+
+
 def leftovers(folder: Path) -> list[str]:
     """Processes that name this folder in their command or environment and should be gone."""
     mark, found = str(folder).encode(), list[str]()

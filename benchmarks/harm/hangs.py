@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harm.deployment import SCRIPTS, START_S, Deployment, HarmJob, Turns, leftovers, say, side_by_side, until
+from benchmarks.harm.deployment import SCRIPTS, START_S, Deployment, HarmJob, Turns, leftovers, results_of, say, until
 from benchmarks.harm.hanging import KINDS
 from benchmarks.harm.plan import Plan, PlannedAct, notes
 from benchmarks.report import Row, report
@@ -205,10 +205,7 @@ def main() -> int:
         try:
             chosen = ((number, *pairs[number % len(pairs)]) for number in range(options.trials))
             work = (trial(deployment, number, kind, script, random.Random(f"{options.seed}/{number}")) for number, kind, script in chosen)
-            trials = []
-            for each in side_by_side(deployment.look, work, options.at_once):
-                say(str(each))
-                trials.append(each)
+            trials = results_of(deployment, work, options.at_once)
         finally:
             deployment.close()
         left = leftovers(folder)

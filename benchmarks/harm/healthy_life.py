@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.chain.soak import BUSY
 from benchmarks.harm.clock_jump import ClockJump
-from benchmarks.harm.deployment import START_S, Deployment, HarmJob, Turns, leftovers, say, side_by_side, until
+from benchmarks.harm.deployment import START_S, Deployment, HarmJob, Turns, leftovers, results_of, say, until
 from benchmarks.harm.healthy_schedules import Schedule, drawn
 from benchmarks.report import Row, report
 from eagle_eye.types import Incident, Severity
@@ -151,14 +151,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended then, too
-    lives = []
     with tempfile.TemporaryDirectory(prefix="harm") as name:
         deployment = Deployment(Path(name))
         try:
             schedules = (drawn(number, options.seed) for number in options.only or range(options.schedules))
-            for each in side_by_side(deployment.look, (life(deployment, schedule) for schedule in schedules), options.at_once):
-                say(each.story() if each.harmed else f"calm, {each.seconds:.0f} s: {each.schedule}")
-                lives.append(each)
+            lives = results_of(
+                deployment, (life(deployment, schedule) for schedule in schedules), options.at_once,
+                lambda each: each.story() if each.harmed else f"calm, {each.seconds:.0f} s: {each.schedule}",
+            )  # fmt: skip
         finally:
             deployment.close()
         left = leftovers(Path(name))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.faults.parts_away.parted_network import PartedNetwork
-from benchmarks.harm.deployment import START_S, Deployment, HarmJob, Turns, leftovers, say, side_by_side, until
+from benchmarks.harm.deployment import START_S, Deployment, HarmJob, Turns, leftovers, results_of, say, until
 from benchmarks.harm.limits import limited_processor
 from benchmarks.harm.plan import Plan
 from benchmarks.report import Row, report
@@ -192,13 +192,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="harm") as name, contextlib.closing(PartedNetwork()) as network:
         folder = Path(name)
         deployment = Deployment(folder, network)
-        runs = []
         try:
             chosen = [loss for loss in LOSSES if loss.kind in options.only]
             work = (loss_run(deployment, network, number, loss) for number, loss in enumerate(chosen))
-            for run in side_by_side(deployment.look, work, options.at_once):
-                say(str(run))
-                runs.append(run)
+            runs = results_of(deployment, work, options.at_once)
         finally:
             deployment.close()
         left = leftovers(folder)

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harm.deployment import SCRIPTS, START_S, Deployment, leftovers, say, side_by_side
+from benchmarks.harm.deployment import SCRIPTS, START_S, Deployment, leftovers, results_of, say
 from benchmarks.harm.fault_run import BACKOFF_S, BOUND_S, FaultRun, fault_run
 from benchmarks.harm.fault_schedules import CASES, ENDLESS, OLDER, WITHOUT_CGROUPS, WITHOUT_MOUNTS, FaultSchedule, drawn
 from benchmarks.harm.limits import can_limit_memory, can_mount
@@ -148,18 +148,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended then, too
     replaced = ({} if can_mount() else WITHOUT_MOUNTS) | ({} if can_limit_memory() else WITHOUT_CGROUPS)
     schedules = [drawn(number, options.seed, replaced) for number in options.only or range(options.schedules)]
-    runs, beside = [], list[Row]()
+    beside = list[Row]()
     with tempfile.TemporaryDirectory(prefix="harm") as name:
         folder = Path(name)
         peer = None if options.no_peer else under_torchrun(_made(folder / "peer"))
         deployment = Deployment(folder)
         try:
-            for each in side_by_side(deployment.look, (fault_run(deployment, schedule) for schedule in schedules), options.at_once):
-                say(each.story())
-                runs.append(each)
+            runs = results_of(deployment, (fault_run(deployment, schedule) for schedule in schedules), options.at_once, FaultRun.story)
             if peer is not None:
-                [ours] = side_by_side(deployment.look, [fault_run(deployment, BESIDE_PEER)], 1)
-                say(ours.story())
+                [ours] = results_of(deployment, [fault_run(deployment, BESIDE_PEER)], 1, FaultRun.story)
                 beside = peer_rows(ours, *peer)
         finally:
             deployment.close()

@@ -114,10 +114,15 @@ def _prepared(state: dict[str, Any], step: int, directory: str | os.PathLike[str
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     finite = all(bool(torch.isfinite(copy).all()) for copy in copies.values() if copy.is_floating_point())
     data = safetensors.torch.save(copies)
-    epoch = int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
+    epoch = _epoch()
     manifest = {"version": VERSION, "step": step, "epoch": epoch, "bytes": len(data), "crc32": zlib.crc32(data), "finite": finite, "rest": rest}
     json.dumps(manifest)  # what JSON cannot hold is the state's fault, and raises here
     return PreparedCheckpoint(directory_of(directory), step, epoch, finite, data, manifest)
+
+
+def _epoch() -> int:
+    """In which this process was started."""
+    return int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
 
 
 def _write(prepared: PreparedCheckpoint) -> Path:
@@ -145,7 +150,7 @@ def _write(prepared: PreparedCheckpoint) -> Path:
 def _report_failure(unwritten: Unwritten, failure: StorageFailure, attempt: int, retry_s: float) -> None:
     _tell_launcher(
         "checkpoint_failed", step=unwritten.step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes,
-        needed_bytes=unwritten.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
+        needed_bytes=unwritten.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=_epoch(),
     )  # fmt: skip
 
 
