@@ -27,6 +27,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.protocols import Learner
 from eagle_eye.training import atomic_file
 from eagle_eye.types import Baseline, Floats, Notice
+from eagle_eye.writable_text import words_of
 
 SAMPLES_KEPT = 65_536
 NICENESS = 10
@@ -120,7 +121,7 @@ class BaselineLearner:
             try:
                 names, matrix = learner.sample(frame)
             except Exception as error:  # noqa: BLE001 -- a learner is foreign code: detection goes on without it
-                self._notify(f"{name} on {frame.job} cannot take samples: {type(error).__name__}: {error}")
+                self._notify(f"{name} on {frame.job} cannot take samples: {words_of(error)}")
                 continue
             if names and len(matrix):
                 self._samples.setdefault((frame.job, name), _Samples()).add(names, matrix)
@@ -222,4 +223,4 @@ def _fit(learner: Learner, history: Mapping[str, Any], connection: Connection) -
     try:
         connection.send_bytes(b"fitted\n" + msgspec.msgpack.encode(learner.fit(history)))
     except Exception as error:  # noqa: BLE001 -- the parent reports it and goes on
-        connection.send_bytes(f"failed\n{type(error).__name__}: {error}".encode())
+        connection.send_bytes(f"failed\n{words_of(error)}".encode())

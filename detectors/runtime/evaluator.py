@@ -27,6 +27,7 @@ from eagle_eye.types import (
     SchemaRecord,
     Topology,
 )
+from eagle_eye.writable_text import words_of
 
 from .detector_set import DetectorSet, NotifyOperator
 from .hot_window import HotWindow
@@ -231,7 +232,7 @@ class Evaluator:
             evaluate(job, evaluation)
         except Exception as error:  # noqa: BLE001 -- boundary: what one job's records lead to must not end the detection on the others
             _log.exception("the records of %s cannot be evaluated", job.name)
-            self._notify("job.failing", f"the records of {job.name} cannot be evaluated, its detection begins anew: {type(error).__name__}: {error}")
+            self._notify("job.failing", f"the records of {job.name} cannot be evaluated, its detection begins anew: {words_of(error)}")
             self._drop(job, evaluation, "its records could not be evaluated, detection begins anew")
 
     def _drop(self, job: JobEvaluation, evaluation: Evaluation, why: str) -> None:
@@ -320,7 +321,7 @@ class Evaluator:
             incidents = list(self._diagnoser.diagnose(tuple(self.incidents.values()), findings, self._topology))
         except Exception as error:  # noqa: BLE001 -- detection goes on: the findings are written down anyway
             _log.exception("diagnosis failed on %d findings", len(findings))
-            self._notify("diagnosis.failing", f"{type(error).__name__}: {error}")
+            self._notify("diagnosis.failing", words_of(error))
             return []
         changed = []
         for incident in incidents:

@@ -12,6 +12,7 @@ from collectors.agent.schedule import CollectorThread
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.types import Event, Reading, StepReading
+from eagle_eye.writable_text import words_of
 
 BETWEEN_S = 1.0
 """Rates need two looks."""
@@ -55,7 +56,7 @@ def _checked(pool: ThreadPoolExecutor, collector: CollectorThread, first: "Futur
     except Late:
         return CollectorCheck(collector.name, "hung", f"nothing within {limit:g} s", (), "see what it waits for: py-spy dump --pid of this process")
     except Exception as error:  # noqa: BLE001 -- boundary: any plugin may raise anything; it is shown
-        return CollectorCheck(collector.name, "failing", f"{type(error).__name__}: {error}", (), "see the message")
+        return CollectorCheck(collector.name, "failing", words_of(error), (), "see the message")
     if knows := getattr(collector.collector, "knows", ""):
         return CollectorCheck(collector.name, "reads", str(knows), (), "; ".join(getattr(collector.collector, "problems", ())))
     if reason := getattr(collector.collector, "unavailable", ""):

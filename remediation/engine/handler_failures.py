@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import CalledOff, LedgerError, LedgerRefused, Stale
+from eagle_eye.writable_text import words_of
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,6 @@ class HandlingFailures:
             self._waits[name] = self.clock.monotonic() + following, following
             if len(self._waits) > KEPT:
                 del self._waits[next(iter(self._waits))]
-            return "" if wait_s else f"{type(error).__name__}: {error}"
+            return "" if wait_s else words_of(error)
         self._waits.pop(name, None)
         return ""
