@@ -14,6 +14,8 @@ from .thread_wait import NEVER, ThreadWait, WaitKind, wait_of
 
 SERVICES = ("pt_", "gloo", "NCCL", "nccl", "cuda", "jemalloc_bg", "eagle-eye")
 """Begin the names of threads of torch (`pt_tcpstore_uv`, `pt_nccl_watchdg`), gloo (`gloo_tcp_loop`), NCCL, CUDA (`cuda-EvtHandlr`), jemalloc, and ours."""
+TORCH = ("libtorch", "libc10")
+"""Begin the names of libraries whose threads poll sockets for torch: gloo's loop has a name of its own in torch 2.13, in 2.11 it has the process's."""
 MOST = 4096
 """Threads that are looked at."""
 
@@ -45,5 +47,7 @@ def _wakers(pid: int, python: Collection[int], code: CodeMap) -> Iterator[Native
 
 def may_wake(thread: NativeThread) -> bool:
     """Whether it may release a lock of Python, as far as can be seen; one that has ended may not."""
-    idle = thread.wait.kind is WaitKind.LOCK and thread.wait.remaining_s == NEVER
-    return bool(thread.name) and not idle and not thread.name.startswith(SERVICES)
+    wait = thread.wait
+    idle = wait.kind is WaitKind.LOCK and wait.remaining_s == NEVER
+    polls = wait.kind is WaitKind.INPUT and wait.caller.startswith(TORCH)
+    return bool(thread.name) and not (idle or polls or thread.name.startswith(SERVICES))

@@ -39,7 +39,7 @@ class ThreadWait(NamedTuple):
     remaining_s: float = NEVER
     """At most so long, if nothing else ends it before."""
     caller: str = ""
-    """Of a lock: name of the library whose code waits for it, `native_caller.INTERPRETER` for the interpreter's own; '' if not known."""
+    """Of a lock and of an epoll: name of the library whose code waits, `native_caller.INTERPRETER` for a lock of the interpreter's own; '' if not known."""
 
     def ends_within(self, seconds: float) -> bool:
         """A timer ends it by then, if nothing else does."""
@@ -87,7 +87,7 @@ _MOMENT = struct.Struct("<qq")
 Memory = Callable[[int], bytes]
 """Address in the process → 16 bytes there. Raises OSError."""
 Waiter = Callable[[int, int], str]
-"""Address of a lock, stack pointer → name of the library whose code waits for it."""
+"""Address of a lock (0: none), stack pointer → name of the library whose code waits."""
 
 
 def wait_of(pid: int, thread: int, code: CodeMap | None = None) -> ThreadWait:
@@ -130,7 +130,10 @@ def parse(line: str, machine: str, memory: Memory, *, wall: float, monotonic: fl
     call = CALLS.get(machine, {}).get(int(words[0]), "")
     arguments = [int(word, 16) for word in words[1:8]]
     try:
-        return _futex(arguments, memory, wall, monotonic, waiter) if call == "futex" else _wait(call, arguments, memory, wall, monotonic)
+        if call == "futex":
+            return _futex(arguments, memory, wall, monotonic, waiter)
+        found = _wait(call, arguments, memory, wall, monotonic)
+        return found._replace(caller=waiter(0, arguments[6])) if call == "epoll" else found
     except OSError:
         return UNKNOWN
 

@@ -70,6 +70,8 @@ class Workers:
         """Some of the epoch are not forked yet."""
         self._stopping = False
         """All are about to be ended."""
+        self._orders = 0
+        """How often all were to end."""
         self._after_death = False
         """They were last ended because a worker of the job had died."""
         self._untold: dict[int, Worker] = {}
@@ -198,6 +200,7 @@ class Workers:
         length = log_file.stat().st_size if log_file.exists() else 0
         cwd = str(settings.working_dir or Path.cwd())
         self._early.clear()
+        orders = self._orders
         self._forking.add(place.worker)
         try:
             pid = await self.zygote.fork(
@@ -212,6 +215,8 @@ class Workers:
         finally:
             self._forking.discard(place.worker)
             self._forked.set()
+        if orders != self._orders:  # it was born into an end
+            self.kill(worker)
         if pid in self._early:
             asyncio.get_running_loop().call_soon(self.exited, pid, *self._early.pop(pid))
         else:
@@ -262,6 +267,7 @@ class Workers:
 
     def expect_end(self) -> None:
         """From now on no end of the present workers is an event: their peers may be stopped before they are."""
+        self._orders += 1
         now = asyncio.get_running_loop().time()
         for worker in self._by_pid.values():
             worker.order_end(now)

@@ -2,19 +2,24 @@
 
 import os
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+from eagle_eye.activity.native_caller import CodeMap
 from eagle_eye.activity.native_threads import NativeThread, may_wake, wakers
-from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
+from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind, wait_of
+from fakes.launchers import wait_until
 
 IDLE, SOCKET = ThreadWait(WaitKind.LOCK), ThreadWait(WaitKind.INPUT)
 
 
 @pytest.mark.parametrize(("name", "wait"), [
     ("AwsEventLoop 1", SOCKET), ("tokio-runtime-w", SOCKET), ("python", ThreadWait(WaitKind.TIME, 8.0)), ("python", UNKNOWN), ("python", RUNS),
-    ("python", ThreadWait(WaitKind.STORAGE)), ("python", ThreadWait(WaitKind.LOCK, 5.0)),
+    ("python", ThreadWait(WaitKind.STORAGE)), ("python", ThreadWait(WaitKind.LOCK, 5.0)), ("python", ThreadWait(WaitKind.INPUT, caller="libaws-c-io.so.1")),
+    ("python", ThreadWait(WaitKind.LOCK, 5.0, "libtorch_cpu.so")),
 ])  # fmt: skip
 def test_twin_a_thread_of_a_library_may_call_back(name: str, wait: ThreadWait) -> None:
     assert may_wake(NativeThread(name, wait))
@@ -23,6 +28,7 @@ def test_twin_a_thread_of_a_library_may_call_back(name: str, wait: ThreadWait) -
 @pytest.mark.parametrize(("name", "wait"), [
     ("python", IDLE), ("tokio-runtime-w", IDLE), ("gloo_tcp_loop", RUNS), ("pt_gloo_runloop", IDLE), ("pt_tcpstore_uv", SOCKET),
     ("pt_nccl_watchdg", ThreadWait(WaitKind.LOCK, 0.1)), ("cuda-EvtHandlr", SOCKET), ("NCCL Progress 1", RUNS), ("eagle-eye/serve", SOCKET), ("", UNKNOWN),
+    ("python", ThreadWait(WaitKind.INPUT, 0.01, "libtorch_cpu.so")),
 ])  # fmt: skip
 def test_fault_idle_pools_and_the_threads_that_torch_keeps_hide_no_deadlock(name: str, wait: ThreadWait) -> None:
     assert not may_wake(NativeThread(name, wait))
@@ -47,3 +53,15 @@ def test_the_threads_of_a_process_that_run_no_python() -> None:
         other.join()
     assert [[each.name for each in found].count("callback") for found in (known, unknown)] == [0, 1]
     assert wakers(0x7FFFFFFF, ()) == ()
+
+
+def test_the_loop_of_gloo_is_known_without_its_name(tmp_path: Path) -> None:
+    """torch 2.11 gives it none."""
+    group = dist.ProcessGroupGloo(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, timedelta(seconds=30))
+    loops = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text().startswith("gloo_tcp")]
+    for task in loops:
+        (task / "comm").write_text("python")
+    code = CodeMap(os.getpid())
+    waits = [wait_until("its poll", lambda task=task: (found := wait_of(os.getpid(), int(task.name), code)).kind is WaitKind.INPUT and found) for task in loops]
+    assert [may_wake(NativeThread("python", wait)) for wait in waits] == [False]
+    del group

@@ -66,6 +66,11 @@ def test_whose_lock_it_is_is_asked_by_its_address_and_the_threads_stack() -> Non
     assert found.caller == "55 7f"
 
 
+def test_who_polls_is_asked_by_the_threads_stack() -> None:
+    found = parse("232 0x3 0x7f 0x40 0xa 0x0 0x0 0x7f 0x8f", "x86_64", memory, wall=0.0, monotonic=0.0, waiter=lambda address, stack: f"{address:x} {stack:x}")
+    assert (found.kind, found.caller) == (WaitKind.INPUT, "0 7f")
+
+
 def test_a_timer_ends_a_wait_and_storage_has_none() -> None:
     assert ThreadWait(WaitKind.LOCK, 5.0).ends_within(5.0)
     assert not ThreadWait(WaitKind.LOCK, 5.1).ends_within(5.0)

@@ -326,6 +326,33 @@ class SlowZygote:
         return next(self.pids)
 
 
+def test_a_worker_that_is_born_while_all_are_ended_is_ended_too_and_no_death(tmp_path: Path) -> None:
+    """A replacement was being forked as its job failed: its end is ours."""
+    layout = Layout(job="t/j/r", epoch=1, time=1.0, coordinator="n0", launchers={}, placements=(), reason="start")
+
+    class LateZygote(SlowZygote):
+        def __init__(self) -> None:
+            super().__init__()
+            self.killed: list[int] = []
+
+        def kill(self, pid: int, number: int) -> None:
+            self.killed.append(pid)
+
+    async def run() -> tuple[list[int], list[int | None]]:
+        told: list[int | None] = []
+        workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.append(status))
+        workers.zygote = zygote = LateZygote()  # type: ignore[assignment]
+        joining = asyncio.create_task(workers.fork_joining(layout, 1, StoreAddress(host="127.0.0.1", port=1), 0))
+        await zygote.asked.wait()
+        await workers.stop()
+        zygote.second.set()
+        await joining
+        workers.exited(1 << 22, int(signal.SIGKILL))
+        return zygote.killed, told
+
+    assert asyncio.run(run()) == ([1 << 22], [])
+
+
 def test_a_worker_that_ends_before_the_next_one_is_forked_does_not_finish_the_job(tmp_path: Path) -> None:
     places = tuple(RankPlacement(worker=f"r/n0/{slot}", node="n0", rank=slot, local_rank=slot) for slot in (0, 1))
     layout = Layout(job="t/j/r", epoch=1, time=1.0, coordinator="n0", launchers={}, placements=places, reason="start")
