@@ -52,7 +52,7 @@ ELASTIC = (
 )
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
 COLLECT = ("benchmarks.collect.job_log", "benchmarks.collect.gpu_cost", "benchmarks.collect.agent_cost", "benchmarks.collect.stream_away")
-"""`benchmarks.collect.gpu_beside_nvidia_smi` needs a GPU: by hand."""
+"""`benchmarks.collect.gpu_beside_nvidia_smi` and those of `benchmarks/gpu/` need a GPU: by hand."""
 FAULTS = (
     "benchmarks.faults.attempts",
     "benchmarks.faults.agreement",

@@ -68,7 +68,7 @@ class _Trees:
 CONSTANT = frozenset({"processors", "file_descriptors_percent", "clock_offset_s", "clock_synchronised"})
 """Metrics that say what a machine is, or that drift for days: not how it does."""
 STATES_OF_GPUS = frozenset({
-    "ecc_corrected_total", "ecc_uncorrected_total", "ecc_memory_uncorrected_total", "ecc_cache_uncorrected_total", "ecc_registers_uncorrected_total",
+    "ecc_corrected_total", "ecc_uncorrected_total", "ecc_memory_uncorrected_total", "ecc_cache_uncorrected_total", "ecc_registers_uncorrected_total", "ecc_sram_uncorrected_total",
     "remapped_rows", "remapped_rows_uncorrected", "remap_pending", "remap_failed", "retired_pages", "retired_pages_pending",
     "pcie_generation", "pcie_width", "nvlinks_active", "nvlinks_down", "nvlink_worst", "fabric_state", "fabric_healthy",
     "recovery_action", "mig_enabled", "processes",

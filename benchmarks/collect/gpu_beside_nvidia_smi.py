@@ -54,9 +54,14 @@ COMPARED = (
     Compared("pcie_width", ("pcie.link.width.current",)),
     Compared("ecc_corrected_total", ("ecc.errors.corrected.aggregate.total",)),
     Compared("ecc_uncorrected_total", ("ecc.errors.uncorrected.aggregate.total",)),
+    Compared("ecc_memory_uncorrected_total", ("ecc.errors.uncorrected.aggregate.dram",)),
+    Compared("ecc_sram_uncorrected_total", ("ecc.errors.uncorrected.aggregate.sram",)),
+    Compared("throttle_reasons", ("clocks_event_reasons.active",)),
+    Compared("mig_enabled", ("mig.mode.current",)),
     Compared("retired_pages", ("retired_pages.single_bit_ecc.count", "retired_pages.double_bit.count")),
 )
 """NVML's first version of the memory call, which we use, counts what the driver reserved as used; nvidia-smi shows it apart."""
+SWITCH = {"Enabled": 1.0, "Disabled": 0.0}
 
 
 @dataclass
@@ -103,9 +108,9 @@ class NvidiaSmi:
 
 
 def _number(cell: str) -> float:
-    """NaN for "[N/A]" and the like."""
+    """Also of a bit mask and of a switch; NaN for "[N/A]" and the like."""
     try:
-        return float(cell)
+        return SWITCH[cell] if cell in SWITCH else float(int(cell, 16) if cell.startswith("0x") else cell)
     except ValueError:
         return math.nan
 

@@ -54,9 +54,11 @@ def _throttle(driver: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
 
 
 def _one(function: str, *constants: str, factor: float = 1.0) -> Callable[[NvmlDriver, NvmlCall], tuple[float, ...]]:
-    """A function that takes constants of NVML and returns one number."""
+    """A function that takes constants of NVML and returns one number. One that the package does not know is as one that the GPU does not know."""
 
     def read(driver: NvmlDriver, ask: NvmlCall) -> tuple[float, ...]:
+        if not all(driver.has(name) for name in (function, *constants)):
+            raise driver.nvml.NVMLError(driver.nvml.NVML_ERROR_NOT_SUPPORTED)
         return (ask(function, *(getattr(driver.nvml, name) for name in constants)) * factor,)
 
     return read
@@ -70,6 +72,13 @@ def _ecc(kind: str) -> Callable[[NvmlDriver, NvmlCall], tuple[float, ...]]:
     return _one("nvmlDeviceGetTotalEccErrors", kind, "NVML_VOLATILE_ECC")
 
 
+_CORRECTED, _UNCORRECTED = "NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"
+
+
+def _ecc_at(location: str, kind: str, counter: str = "NVML_VOLATILE_ECC") -> Callable[[NvmlDriver, NvmlCall], tuple[float, ...]]:
+    return _one("nvmlDeviceGetMemoryErrorCounter", kind, counter, f"NVML_MEMORY_LOCATION_{location}")
+
+
 CALL_METRICS = (
     CallMetric(("utilisation_percent", "memory_utilisation_percent"), _utilisation),
     CallMetric(("memory_used_bytes", "memory_percent"), _memory),
@@ -81,12 +90,19 @@ CALL_METRICS = (
     CallMetric(("pcie_width",), _one("nvmlDeviceGetCurrPcieLinkWidth"), slow=True),
     CallMetric(("processes",), _processes, slow=True),
     CallMetric(("power_watts",), _one("nvmlDeviceGetPowerUsage", factor=1e-3), instead=True),
-    CallMetric(("ecc_corrected_per_s",), _ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED"), FieldKind.COUNTER, instead=True),
-    CallMetric(("ecc_uncorrected_per_s",), _ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"), FieldKind.COUNTER, instead=True),
+    CallMetric(("ecc_corrected_per_s",), _ecc(_CORRECTED), FieldKind.COUNTER, instead=True),
+    CallMetric(("ecc_uncorrected_per_s",), _ecc(_UNCORRECTED), FieldKind.COUNTER, instead=True),
+    CallMetric(("ecc_memory_corrected_per_s",), _ecc_at("DRAM", _CORRECTED), FieldKind.COUNTER, slow=True, instead=True),
+    CallMetric(("ecc_memory_uncorrected_per_s",), _ecc_at("DRAM", _UNCORRECTED), FieldKind.COUNTER, slow=True, instead=True),
+    CallMetric(("ecc_memory_uncorrected_total",), _ecc_at("DRAM", _UNCORRECTED, "NVML_AGGREGATE_ECC"), slow=True, instead=True),
+    CallMetric(("ecc_sram_corrected_per_s",), _ecc_at("SRAM", _CORRECTED), FieldKind.COUNTER, slow=True),
+    CallMetric(("ecc_sram_uncorrected_per_s",), _ecc_at("SRAM", _UNCORRECTED), FieldKind.COUNTER, slow=True),
+    CallMetric(("ecc_sram_uncorrected_total",), _ecc_at("SRAM", _UNCORRECTED, "NVML_AGGREGATE_ECC"), slow=True),
     CallMetric(("pcie_replays_per_s",), _one("nvmlDeviceGetPcieReplayCounter"), FieldKind.COUNTER, instead=True),
 )
 """`throttle_reasons` is NVML's bit mask as a float: exact, its bits end below 2^24. `pcie_generation`, `pcie_width`: of the link as it runs now;
-an idle GPU lowers its generation by itself. `processes`: those with a CUDA context."""
+an idle GPU lowers its generation by itself. `processes`: those with a CUDA context. ECC by place: an H100 knows none of the fields for it, and tells
+memory (DRAM) and all that is on the chip (SRAM: caches, registers, shared memory) by calls."""
 
 
 class CallReader:

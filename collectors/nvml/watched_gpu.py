@@ -22,7 +22,7 @@ _OF_LOOKS = ("nvlinks_active", "nvlinks_down", "nvlink_worst", "fabric_state", "
 NAMES = (*_OF_CALLS, *FIELD_NAMES, *_OF_LOOKS)
 """Metrics of a GPU, in the order of a row. `nvlink_worst`: number of the NVLink with the most errors since the last look, NaN if none has any."""
 STATES = frozenset(
-    (*_OF_LOOKS, "pcie_generation", "pcie_width", "processes", *(metric.name for metric in FIELD_METRICS if metric.kind.name == "STATE"))
+    (*_OF_LOOKS, "pcie_generation", "pcie_width", "processes", "ecc_sram_uncorrected_total", *(metric.name for metric in FIELD_METRICS if metric.kind.name == "STATE"))
 )
 """Those that say how things stand, not how much happens."""
 

@@ -13,6 +13,9 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import LaunchError
 from eagle_eye.parent_death import of_ours
 
+LAUNCHERS_S = 30.0
+"""A launcher gives its workers a grace of 10 s, kills who is left, and clears up: killed at that moment, it would leave sockets and lists of workers behind."""
+
 
 @dataclass(slots=True)
 class NodeProcesses:
@@ -100,16 +103,16 @@ class LocalCluster:
             return "\n".join(self._log(name).read_text(errors="replace").splitlines()[-lines:])
         return ""
 
-    def stop(self, grace: float = 10.0) -> None:
+    def stop(self, launchers_s: float = LAUNCHERS_S, grace: float = 10.0) -> None:
         """End everything: the launchers together, so that none looks lost to the others, then the agents, then the servers."""
         launchers = [*(node.launcher for node in self.nodes.values()), *self.launchers.values()]
         agents = [node.agent for node in self.nodes.values()]
         servers = [*self.further.values(), *([self.server] if self.server else [])]
-        for together in (launchers, agents, servers):
+        for together, seconds in ((launchers, launchers_s), (agents, grace), (servers, grace)):
             for process in together:
                 _signal(process, signal.SIGTERM)
             for process in together:
-                _outlive(process, grace)
+                _outlive(process, seconds)
 
     def _start_launcher(self, name: str, node: str, launch: Sequence[str]) -> subprocess.Popen[bytes]:
         return self._start(f"launcher-{name}", ["launch", "--node", node, "--run-dir", str(self.run_dir(node)), *launch])

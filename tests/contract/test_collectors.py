@@ -36,6 +36,7 @@ WITHOUT_UNIT = {
     "ecc_memory_uncorrected_total": "the same, in its memory",
     "ecc_cache_uncorrected_total": "the same, in its caches",
     "ecc_registers_uncorrected_total": "the same, in its registers",
+    "ecc_sram_uncorrected_total": "the same, in all memory on the chip",
     "remapped_rows": "count of rows of a GPU's memory",
     "remapped_rows_uncorrected": "the same, because of errors that could not be corrected",
     "remap_pending": "1 or 0",

@@ -58,6 +58,8 @@ class Gpu:
     bad_times: bool = False
     """elapsed_time raises."""
     calls: int = 0
+    asked: int = 0
+    """For the object of the current stream."""
     events: int = 0
     forbidden: list[str] = field(default_factory=list)
     """What may not be done while a graph is captured, or never."""
@@ -73,6 +75,10 @@ class Gpu:
         """What was handed over is never done."""
         self.stream.idle_at = math.inf
 
+    def _stream_number(self, device: int) -> tuple[int, int]:
+        self.called("_cuda_getCurrentStream", in_capture=True)
+        return id(self.stream), device
+
     def called(self, name: str, *, in_capture: bool = False) -> None:
         self.calls += 1
         if not self.initialised or (self.capturing and not in_capture):
@@ -80,9 +86,11 @@ class Gpu:
         if self.broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def torch(self, cuda_version: str | None = "13.0") -> Any:
-        """The module as far as it is used."""
+    def torch(self, cuda_version: str | None = "13.0", *, numbered: bool = True) -> Any:
+        """The module as far as it is used. `numbered`: it has the private functions that tell a stream's number."""
+        private = {"_cuda_getDevice": lambda: self.stream.device_index, "_cuda_getCurrentStream": self._stream_number} if numbered else {}
         return SimpleNamespace(
+            _C=SimpleNamespace(**private),
             version=SimpleNamespace(cuda=cuda_version, hip=None), cuda=_Cuda(self), Event=lambda _: _Event(self),
             accelerator=SimpleNamespace(current_stream=lambda _: StreamHandle(self.stream)), empty=lambda _, **__: Scalar(0.0),
         )  # fmt: skip
@@ -126,6 +134,7 @@ class _Cuda:
 
     def current_stream(self) -> StreamHandle:
         self._gpu.called("current_stream", in_capture=True)
+        self._gpu.asked += 1
         return StreamHandle(self._gpu.stream)
 
     def is_current_stream_capturing(self) -> bool:

@@ -178,6 +178,13 @@ class FakeNvml:
             raise self._error("NVML_ERROR_NOT_SUPPORTED")
         return gpu.ecc[errorType]
 
+    def nvmlDeviceGetMemoryErrorCounter(self, handle: FakeHandle, errorType: int, counterType: int, locationType: int) -> int:  # noqa: N802, N803
+        self._known(locationType, {2, 7})
+        gpu = self._gpu("nvmlDeviceGetMemoryErrorCounter", handle)
+        if gpu.unknown_fields >= {3, 4}:  # ECC is off
+            raise self._error("NVML_ERROR_NOT_SUPPORTED")
+        return gpu.ecc_at.get((errorType, counterType, locationType), 0)
+
     def nvmlDeviceGetPcieReplayCounter(self, handle: FakeHandle) -> int:  # noqa: N802
         return self._gpu("nvmlDeviceGetPcieReplayCounter", handle).pcie_replays
 

@@ -23,6 +23,9 @@ CONSTANTS = {
     "NVML_CLOCK_SM": 1,
     "NVML_CLOCK_MEM": 2,
     "NVML_VOLATILE_ECC": 0,
+    "NVML_AGGREGATE_ECC": 1,
+    "NVML_MEMORY_LOCATION_DRAM": 2,
+    "NVML_MEMORY_LOCATION_SRAM": 7,
     "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
     "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
     "nvmlEventTypeXidCriticalError": 8,
@@ -123,6 +126,8 @@ class FakeGpu:
     throttle_reasons: int = 0
     ecc: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
     """Kind of error (corrected, uncorrected) → count since the driver was loaded."""
+    ecc_at: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """(kind of error, volatile or aggregate, NVML_MEMORY_LOCATION_…) → count: device memory (2) and SRAM (7)."""
     pcie_replays: int = 0
     pcie_generation: int = 5
     pcie_width: int = 16

@@ -211,7 +211,7 @@ def test_one_look_at_eight_gpus_makes_few_calls() -> None:
         collector.collect()
         counts.append(nvml.calls.total() - before)
     assert nvml.calls["nvmlDeviceGetFieldValues"] == 8 * 22, "one a second, and one that finds the NVLinks"
-    assert sorted(counts) == [57] * 18 + [97] * 2
+    assert sorted(counts) == [57] * 18 + [121] * 2
 
 
 def test_the_call_that_hangs_is_named(nvml: FakeNvml) -> None:

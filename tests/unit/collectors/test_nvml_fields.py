@@ -68,6 +68,20 @@ def test_ecc_by_place_adds_up_what_belongs_together(node: GpuNode) -> None:
     assert (row["ecc_cache_corrected_per_s"], row["ecc_registers_uncorrected_per_s"]) == (3, 6)
 
 
+def test_ecc_by_place_is_told_by_calls_where_the_gpu_knows_no_fields_for_it() -> None:
+    """As an H100 under driver 580.159."""
+    node = GpuNode(gpus=1)
+    gpu = node.nvml.gpus[0]
+    gpu.unknown_fields, gpu.ecc_at = set(range(7, 29)), {(1, 1, 2): 4, (1, 1, 7): 2}
+    node.seconds(11)
+    gpu.ecc_at |= {(0, 0, 2): 30, (1, 0, 7): 10}
+    node.seconds(10)
+    row = node.row()
+    assert (row["ecc_memory_corrected_per_s"], row["ecc_memory_uncorrected_per_s"], row["ecc_sram_uncorrected_per_s"]) == (3, 0, 1)
+    assert (row["ecc_memory_uncorrected_total"], row["ecc_sram_uncorrected_total"]) == (4, 2)
+    assert math.isnan(row["ecc_cache_uncorrected_total"])
+
+
 def test_ecc_that_is_off_is_nan_without_an_event() -> None:
     node = GpuNode(gpus=1)
     node.nvml.gpus[0].unknown_fields = set(range(3, 29))

@@ -56,6 +56,21 @@ def test_phases_are_timed_by_the_gpu_and_not_by_the_host(watched: Watched, gpu: 
     assert (reader.now().faults, gpu.forbidden) == (0, [])
 
 
+@pytest.mark.parametrize("numbered", [True, False])
+def test_torch_is_asked_for_a_stream_that_stays_once_where_it_tells_numbers(
+    watched: Watched, gpu: Gpu, numbered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object of a stream costs ten times what its number does."""
+    monkeypatch.setitem(sys.modules, "torch", gpu.torch(numbered=numbered))
+    monitor, reader = watched
+    for number in range(5):
+        step(monitor, gpu, number)
+        gpu.clock.pass_ms(100)
+    monitor.begin(5)
+    assert [times(record)["gpu_forward_s"] for record in reader.steps(-1)] == [20] * 5
+    assert (gpu.asked == 1) is numbered
+
+
 def test_a_host_that_is_slower_than_its_gpu_has_no_lag(watched: Watched, gpu: Gpu) -> None:
     """The time of a phase holds what the stream waits for the host: the kernel takes 5 ms, the next comes after 30."""
     monitor, reader = watched
@@ -309,10 +324,10 @@ def test_a_drill_that_strikes_while_the_gpu_is_asked_reaches_the_script(watched:
     monitor, _ = watched
     step(monitor, gpu, 0)
 
-    def struck() -> Stream:
+    def struck() -> bool:
         raise fault_drills.AcceleratorError
 
-    monkeypatch.setattr(sys.modules["torch"].cuda, "current_stream", struck)
+    monkeypatch.setattr(sys.modules["torch"].cuda, "is_current_stream_capturing", struck)
     with pytest.raises(fault_drills.AcceleratorError):
         monitor.begin(1)
 

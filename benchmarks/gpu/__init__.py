@@ -1,0 +1,1 @@
+"""What needs a GPU to be seen: its phases, its faults, NCCL's own words."""
