@@ -1,6 +1,7 @@
 """One job: its timeline, its workers beside each other, what happened to it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from dashboard import error_boundary, formatting, html, viewer
 from dashboard.figures import figure_style
@@ -11,7 +12,7 @@ from dashboard.page_header import heading, heading_with_span
 from dashboard.pages.cluster import STATES
 from dashboard.queries import cluster, job
 from dashboard.queries.cluster import JobRow
-from dashboard.queries.job import WORKER_METRICS, TimelineMark, WorkerHeat
+from dashboard.queries.job import FURTHER_METRICS, WORKER_METRICS, TimelineMark, WorkerHeat
 from dashboard.queries.steps import Pause
 from dashboard.sources import Sources
 from dashboard.viewer import Viewer
@@ -97,8 +98,15 @@ def tiles(line: JobRow, now: float) -> Sequence[Tile]:
         Tile("Step time", formatting.duration(line.step_s), "median"),
         Tile("Throughput", formatting.number(line.tokens_per_s, "tokens/s"), f"{formatting.count(line.workers, 'worker')} on {formatting.count(line.nodes, 'node')}"),
         Tile("Goodput", formatting.percent(line.goodput), "share of the time in new steps"),
+        *_utilisation(line),
         Tile("Open incidents", html.link(str(line.open_incidents), "incidents", job=line.job) if line.open_incidents else "0", "", "alarm" if line.open_incidents else "quiet"),
     )  # fmt: skip
+
+
+def _utilisation(line: JobRow) -> Iterator[Tile]:
+    """None where no worker tells its model's operations."""
+    if math.isfinite(line.mfu_percent):
+        yield Tile("MFU", formatting.percent(line.mfu_percent / 100), "model's operations, share of the GPUs' peak")
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
@@ -165,7 +173,7 @@ def _workers(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
         st.html(html.section("Workers beside each other", "blue is faster than the others at that time, orange slower"), width="content")
-        metric = st.selectbox("Metric", WORKER_METRICS, key="of", format_func=_spoken, bind="query-params", label_visibility="collapsed", width=220)
+        metric = st.selectbox("Metric", job.worker_metrics(known), key="of", format_func=_spoken, bind="query-params", label_visibility="collapsed", width=220)
     error_boundary.shown(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]))
 
 
@@ -175,7 +183,7 @@ def _spoken(metric: str) -> str:
 
 
 def _metric_of(spoken: str) -> str:
-    return next((metric for metric in WORKER_METRICS if _spoken(metric) == spoken), WORKER_METRICS[0])
+    return next((metric for metric in (*WORKER_METRICS, *FURTHER_METRICS) if _spoken(metric) == spoken), WORKER_METRICS[0])
 
 
 def _map(known: Sources, reader: Viewer, chosen: str, span: str, metric: str) -> None:

@@ -51,6 +51,8 @@ class JobRow:
     """Over the span; steps that were done again do not count."""
     goodput: float
     """Share of the span, or of what the job has run of it, in which steps were done for the first time."""
+    mfu_percent: float
+    """Model FLOPs utilisation, mean over the workers that tell it."""
     open_incidents: int
     last_step: float
     """When the newest step was completed."""
@@ -224,7 +226,7 @@ def _nodes(workers_per_node: Mapping[str, Sequence[str]], cordons: Iterable[Cord
 
 _JOBS = """
 SELECT job, max(step) AS step, max(epoch) AS epoch, arg_max(workers, done) AS workers, median(seconds) AS step_s,
-       sum(tokens) FILTER (first_time) AS tokens, sum(productive) AS productive, min(done - coalesce(seconds, 0)) AS began, max(done) AS last_step
+       sum(tokens) FILTER (first_time) AS tokens, sum(productive) AS productive, min(done - coalesce(seconds, 0)) AS began, max(done) AS last_step{mfu}
 FROM committed GROUP BY job ORDER BY job
 """
 
@@ -244,14 +246,15 @@ def _jobs(
             workers=len(layout.placements) if layout else int(numbers.get("workers", 0)),
             epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),
             tokens_per_s=numbers.get("tokens", float("nan")) / span if span > 0 else float("nan"),
-            goodput=min(1.0, numbers["productive"] / span) if numbers and span > 0 else float("nan"), open_incidents=blamed.open[job], last_step=last,
+            goodput=min(1.0, numbers["productive"] / span) if numbers and span > 0 else float("nan"), mfu_percent=numbers.get(steps.MFU, float("nan")), open_incidents=blamed.open[job], last_step=last,
         )  # fmt: skip
 
 
 def _stepped(sources: Sources, since: float, until: float) -> dict[str, dict[str, float]]:
     if not sources.config.history.enabled:
         return {}
-    found = steps.ask(sources, _JOBS, since=since, until=until)
+    mfu = f", avg({steps.MFU}) AS {steps.MFU}" if steps.MFU in steps.averages(sources) else ""
+    found = steps.ask(sources, _JOBS.format(mfu=mfu), since=since, until=until)
     if found is None:
         return {}
     jobs = found.pop("job")

@@ -28,6 +28,8 @@ PEERS = 250
 COMPUTE = "compute_s"
 """Not logged itself: the time of a step less what the worker waited for others. In a step time all workers look alike, as they wait for the slowest."""
 WORKER_METRICS = (COMPUTE, "step_s", "forward_s", "backward_s", "communication_s", "data_s", "optimizer_s")
+FURTHER_METRICS = ("gpu_forward_s", "gpu_backward_s", "gpu_optimizer_s", "gpu_lag_s", "garbage_collection_s")
+"""Shown where a worker tells them."""
 PRINTED = ("loss", "grad_norm", "step_s", "tokens_per_s")
 """Of these what the script does not log is taken from what its workers print."""
 MOST_INCIDENTS = 200
@@ -99,6 +101,12 @@ def timeline(sources: Sources, job: str, *, since: float, until: float, points: 
     return sources.remembered(("timeline", job, since, until, points), lambda: _timeline(sources, job, since, until, points), seconds=SPAN_S)
 
 
+def worker_metrics(sources: Sources) -> tuple[str, ...]:
+    """What workers can be compared by."""
+    known = {name for names in sources.metrics("steps").values() for name in names}
+    return (*WORKER_METRICS, *(name for name in FURTHER_METRICS if name in known))
+
+
 def workers(sources: Sources, job: str, *, since: float, until: float, metric: str = COMPUTE) -> WorkerHeat:
     """Mean of a number of each worker's steps, interval by interval; no workers where no step was done in that time."""
     return sources.remembered(("workers", job, since, until, metric), lambda: _workers(sources, job, since, until, metric), seconds=SPAN_S)
@@ -129,7 +137,7 @@ def _timeline(sources: Sources, job: str, since: float, until: float, points: in
     begins = [TimelineMark(time=float(found["time"][row]), what="epoch", text=f"epoch {found['epoch'][row]:.0f} begins") for row in _changes(found["epoch"])]
     at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
     stood = pauses(sources, job, np.asarray(found["time"], float))
-    spent = {name.removesuffix("_s"): columns[name] for name in averages if name != steps.GRAD_NORM and np.nanmax(columns[name], initial=0.0) > 0}
+    spent = {name.removesuffix("_s"): columns[name] for name in averages if name in steps.PHASES and np.nanmax(columns[name], initial=0.0) > 0}
     timeline = JobTimeline(
         times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent,
         goodput=_without(goodput[at], columns["time"], stood), pauses=stood, epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),

@@ -14,7 +14,9 @@ from dashboard.sources import Sources
 from eagle_eye.types import Doubles
 
 PHASES = ("data_s", "forward_s", "backward_s", "communication_s", "optimizer_s", "evaluation_s", "checkpoint_s", "other_s")
-GRAD_NORM = "grad_norm"
+GRAD_NORM, MFU = "grad_norm", "mfu_percent"
+LOGGED = (GRAD_NORM, MFU)
+"""What a script, an integration or the probe may tell with its steps."""
 _NEEDS = ("step_s", "tokens", "loss")
 _OF_A_FILE = """
 SELECT job, epoch, step, max(epoch(time)) AS done, max(step_s) AS seconds, sum(tokens) AS tokens, count(*) AS workers,
@@ -46,16 +48,10 @@ CHECK_S = 30.0
 """At most so much on both sides of the middle of a pause is checked, as nodes report every second; not its ends, where samples begin again."""
 
 
-def phases(sources: Sources) -> tuple[str, ...]:
-    """Those of PHASES that a job has reported."""
-    known = {name for names in sources.metrics("steps").values() for name in names}
-    return tuple(name for name in PHASES if name in known)
-
-
 def averages(sources: Sources) -> tuple[str, ...]:
-    """What `ask` averages over workers: the phases, and the gradient norm, as far as a job has reported them."""
-    logged = any(GRAD_NORM in names for names in sources.metrics("steps").values())
-    return (*phases(sources), *((GRAD_NORM,) if logged else ()))
+    """What `ask` averages over workers: the phases and LOGGED, as far as a job has reported them."""
+    known = {name for names in sources.metrics("steps").values() for name in names}
+    return tuple(name for name in (*PHASES, *LOGGED) if name in known)
 
 
 def ask(sources: Sources, question: str, given: Mapping[str, Any] | None = None, *, job: str = "", since: float, until: float) -> dict[str, Any] | None:

@@ -34,6 +34,8 @@ class RecordedJob:
     nodes: tuple[str, ...] = ("node-a", "node-b")
     job: str = JOB
     slow: dict[str, float] = field(default_factory=dict)
+    mfu_percent: float | None = None
+    """None: no worker tells it."""
     _messages: list[Message] = field(default_factory=list)
     _schemas: wire.Schemas = field(default_factory=wire.Schemas)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -72,8 +74,10 @@ class RecordedJob:
         compute = np.array([0.5 * self.slow.get(name, 1.0) for name in workers])
         step_s = max(0.5 * max(self.slow.values(), default=1.0), 0.5) + 0.5
         values = np.stack([np.full(2, step_s), compute, step_s - compute, np.full(2, 10.0 / (number + 1)), np.full(2, 512.0)], axis=1)
+        names = STEP_NAMES if self.mfu_percent is None else (*STEP_NAMES, "mfu_percent")
+        values = values if self.mfu_percent is None else np.hstack([values, np.full((2, 1), self.mfu_percent)])
         return StepReading(
-            source="training", workers=workers, names=STEP_NAMES, numbers=np.array([number]), epochs=np.array([epoch]),
+            source="training", workers=workers, names=names, numbers=np.array([number]), epochs=np.array([epoch]),
             ends=np.full((1, 2), T0 + second + 0.9), values=values[None],
         )  # fmt: skip
 

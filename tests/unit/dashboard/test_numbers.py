@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dashboard.errors import NoHistory, NoLedger, NothingFound
+from dashboard.pages import job as job_page
 from dashboard.queries import cluster, evidence, incident, job
 from dashboard.sources import Sources
 from eagle_eye.clock import FakeClock
@@ -59,6 +60,27 @@ def test_a_job_is_told_with_its_pace_throughput_and_goodput(watch: Watch, ledger
     assert line.step_s == pytest.approx(1.0)
     assert line.tokens_per_s == pytest.approx(60 * 4 * 512 / 60)
     assert line.goodput == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("told", [41.0, None])
+def test_the_utilisation_of_the_gpus_is_shown_where_workers_tell_it(watch: Watch, ledger: Ledger, recorded: RecordedJob, told: float | None) -> None:
+    recorded.mfu_percent = told
+    recorded.run(60).write()
+    (line,) = cluster.overview(watch(60), since=T0, until=T0 + 60).jobs
+    assert line.mfu_percent == pytest.approx(told if told is not None else float("nan"), nan_ok=True)
+    assert [tile.value for tile in job_page.tiles(line, T0 + 60) if tile.label == "MFU"] == ([] if told is None else ["41\u202f%"])
+    assert set(job.timeline(watch(60), JOB, since=T0, until=T0 + 60).phases) == {"forward", "communication"}
+
+
+@pytest.mark.parametrize("further", [("gpu_forward_s",), ()])
+def test_further_numbers_of_a_worker_can_be_chosen_where_one_tells_them(watch: Watch, recorded: RecordedJob, further: tuple[str, ...]) -> None:
+    names = ("step_s", *further)
+    told = StepReading(
+        source="training", workers=(worker("node-a", 0),), names=names, numbers=np.array([9]), epochs=np.array([1]), ends=np.full((1, 1), T0 + 9.0),
+        values=np.full((1, 1, len(names)), 0.5, np.float32),
+    )  # fmt: skip
+    recorded.tell("node-a", 9, told).write()
+    assert job.worker_metrics(watch(60)) == (*job.WORKER_METRICS, *further)
 
 
 def test_what_is_done_again_after_a_roll_back_is_no_goodput_and_no_throughput(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
