@@ -196,6 +196,8 @@ def plain_content(data: bytes) -> object:
 
 
 def _look_through(data: bytes) -> None:
+    if not data:
+        raise WireError("it is empty: nothing has been written to it yet, or nothing worth a line")
     place = 0
     while True:
         place = _end_of_run(data, place)

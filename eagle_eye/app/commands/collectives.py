@@ -82,7 +82,7 @@ def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> No
             TableColumn("waits in", prose=True), TableColumn("group", drop=1, prose=True), TableColumn("who waits", prose=True), TableColumn("for", prose=True),
         )  # fmt: skip
         print_table(console, columns, (_row(wait) for wait in found.waits), wide=wide)
-    print_text(console, f"{len(dumps)} dumps, {sum(len(dump.collectives) for dump in dumps)} collectives.")
+    print_text(console, f"{len(dumps)} dump{'s' if len(dumps) != 1 else ''}, {sum(len(dump.collectives) for dump in dumps)} collectives.")
 
 
 def _show_operations(operations: Sequence[OperationSummary], *, wide: bool) -> None:

@@ -78,6 +78,13 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path:
     assert not (tmp_path / "proof").exists()
 
 
+def test_an_empty_file_is_told_as_that(tmp_path: Path) -> None:
+    """As NCCL Inspector leaves it for a communicator of one rank."""
+    (tmp_path / "host-pid7.log").touch()
+    with pytest.raises(WireError, match="it is empty"):
+        read_dump(tmp_path / "host-pid7.log")
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_pickle_of_any_version_is_read(protocol: int) -> None:
     content: dict[object, Any] = {"text": ["", "a" * 300, "é"], 3: [0, 255, 65535, -1, 1 << 31, -(1 << 70), 1.5, True, False, None], "empty": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}]}
