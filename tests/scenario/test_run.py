@@ -65,6 +65,11 @@ class Command:
         rings = [ring for ring in self.rings if ring.exists()]
         return [*self.processes(), *rings, *self.home.rglob("*.sock"), *self.home.rglob("jobs/*.json"), *self.home.rglob("running/*.json")]
 
+    @property
+    def logs(self) -> str:
+        """The ends of what its processes wrote, for a test that fails."""
+        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-1000:]}" for path in sorted(self.home.rglob("logs/*.log")))
+
     def trains(self, run_dirs: str) -> bool:
         """Two workers are listed on each node, and each has made its ring."""
         listings = [json.loads(path.read_text()) for path in self.home.glob(f"{run_dirs}/jobs/*.json")]
@@ -169,4 +174,4 @@ def test_ctrl_c_ends_the_demo_and_every_process_of_it(start: Start) -> None:
     command.until("workers", lambda: command.trains("demo/gpt/run/*"))
     assert command.interrupt() == 130, command.said
     assert "every process was ended" in command.said
-    assert not command.left_behind()
+    assert not command.left_behind(), command.logs
