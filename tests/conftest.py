@@ -1,5 +1,5 @@
-"""For all tests: nothing is left out where everything is claimed (EAGLE_EYE_REQUIRE_ALL), long files come first, what was imported is not looked through again, and the tables of a
-ledger are made once."""
+"""For all tests: nothing is left out where everything is claimed (EAGLE_EYE_REQUIRE_ALL), long files come first, what was imported is not looked through again, a process of
+`pytest -n` reports what is read, and the tables of a ledger are made once."""
 
 import gc
 import logging
@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 pytest.register_assert_rewrite("contract.ledger_cases")
+
+gc.set_threshold(50_000, 20, 20)  # before anything is imported and collected, which stays: the garbage collector would look through it a thousand times
 
 LONGEST = (
     "test_elastic_chaos", "test_elastic_chaos_beyond", "test_launcher", "test_kafka", "test_network_partition", "test_elastic_launcher", "test_chain", "test_roles",
@@ -29,6 +32,17 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+def pytest_runtest_protocol(item, nextitem):
+    """What a process of `pytest -n` sends for each test costs more than most tests: of the six messages two remain, unless times are asked for.
+    A setup or a teardown that did not pass is told as ever."""
+    if not hasattr(item.config, "workerinput") or item.config.option.durations is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """The longest first, whatever order was drawn: else one process works on one of them while the others have nothing left."""
@@ -37,9 +51,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What was imported and collected stays to the end: without this the garbage collector looks through it again and again."""
-    gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 OF_LIBRARIES = ("alembic", "streamlit", "torch")
