@@ -14,7 +14,6 @@ import importlib
 import inspect
 import pkgutil
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -259,18 +258,36 @@ def _path(kind: type, value: Any) -> Any:
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
-@functools.cache
 def field_texts(cls: type) -> Mapping[str, str]:
     """Field → the docstring below it in the source of the class."""
-    if cls is object:
-        return {}
+    module = sys.modules.get(cls.__module__)
+    return _texts(module).get(cls.__qualname__, {}) if module and "__annotations__" in vars(cls) else {}
+
+
+@functools.cache
+def _texts(module: types.ModuleType) -> Mapping[str, Mapping[str, str]]:
+    """The same of every class. The source is read as a whole and once: `inspect` reads the whole of it for each class."""
     try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        return {name: _texts_within(definition) for name, definition in _classes(ast.parse(inspect.getsource(module)))}
     except (OSError, TypeError, SyntaxError):
         return {}  # made at run time: there is no source to read
-    assert isinstance(body, ast.ClassDef)
+
+
+def _classes(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.ClassDef]]:
+    """(qualified name, definition), those in others too."""
+    for statement in ast.iter_child_nodes(node):
+        if isinstance(statement, ast.ClassDef):
+            yield prefix + statement.name, statement
+            yield from _classes(statement, f"{prefix}{statement.name}.")
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _classes(statement, f"{prefix}{statement.name}.<locals>.")
+        elif isinstance(statement, ast.stmt):
+            yield from _classes(statement, prefix)
+
+
+def _texts_within(definition: ast.ClassDef) -> Mapping[str, str]:
     texts = {}
-    for statement, below in zip(body.body, body.body[1:], strict=False):
+    for statement, below in zip(definition.body, definition.body[1:], strict=False):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):

@@ -20,6 +20,8 @@ LARGEST = 1 << 20
 LARGEST_YAML = 256 << 10
 """The same of YAML, of which Python reads some 100 kB a second."""
 LONGEST_NAME = 400
+DEEPEST = 50
+"""Levels of YAML; a tree of switches takes six."""
 EVERY_NODE = "ALL"
 
 
@@ -121,12 +123,19 @@ def _parsed(text: str) -> Any:
         raise ValueError("the module yaml is missing (pip install 'eagle-eye[node]')") from error
 
     class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # not the C one: nesting that is too deep ends its process
-        """Without aliases, of which a few lines make endless structures."""
+        """Without aliases, of which a few lines make endless structures, and without depth, which takes seconds to read."""
+
+        depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.events.AliasEvent):
                 raise yaml.YAMLError("it uses an alias (*name): write it out")
-            return super().compose_node(parent, index)
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.YAMLError(f"it is nested in more than {DEEPEST} levels")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     try:
         return yaml.load(text, PlainLoader)  # noqa: S506 -- it builds plain containers alone
