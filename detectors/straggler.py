@@ -34,7 +34,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.processor_signals import ProcessorSignals
-from .features.step_time import lower_quartile, phase, phases
+from .features.step_time import lower_quartile, phase, phases, zero_if_unknown
 
 EXPLAINED = 1.0 / 3.0
 """Of the time that a worker computes beyond its peers: if it waited so much of it for a processor that others had, nothing shows that it is sick."""
@@ -125,19 +125,20 @@ class Straggler:
         busy = _compute(step)
         if busy is None:
             return
-        waited = self._waited(step)
+        queued, step_s = self._queued(step), zero_if_unknown(step.values["step_s"])
+        waited = queued * step_s
         own = np.maximum(busy - waited - _of_the_script(step, busy), 0.1 * busy)
         work = _work(step)
         self._work_known = work is not None
         scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
         stages = _stages(step.workers, frame.layout)
         clock = self._compared(busy / scale, stages)
-        longer: Floats = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32)
+        longer: Floats = zero_if_unknown(busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32)
         clock = np.where(self._behind_its_gpu(step, longer, scale, stages), np.float32(1.0), clock)
         by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
         compared = self._compared(own / scale, stages)
-        lost = longer / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
-        self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), self._queued(step)))
+        lost = longer / np.maximum(step_s, 1e-9)
+        self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), queued))
 
     def _behind_its_gpu(self, step: Step, longer: Floats, scale: Floats, stages: Floats) -> NDArray[np.bool_]:
         """Whose host waited for its GPU and not the GPU for it, while that GPU is as fast as those of the stage; of a stage with a GPU that was not timed nobody."""
@@ -145,18 +146,14 @@ class Straggler:
         if lag is None:
             return np.zeros(len(step.workers), np.bool_)
         untimed = np.unique(stages[np.isnan(lag) & np.isfinite(step.values["step_s"])])
-        waits: NDArray[np.bool_] = (np.nan_to_num(lag) >= longer) & ~np.isin(stages, untimed)
+        waits: NDArray[np.bool_] = (zero_if_unknown(lag) >= longer) & ~np.isin(stages, untimed)
         for name in COMPUTE:
             waits &= self._compared(phase(step, f"gpu_{name}") / scale, stages) <= self.ratio
         return waits
 
-    def _waited(self, step: Step) -> Floats:
-        """Seconds of the step that each worker stood in the run queue."""
-        waited: Floats = (self._queued(step) * np.nan_to_num(step.values["step_s"])).astype(np.float32)
-        return waited
-
     def _queued(self, step: Step) -> Floats:
-        share: Floats = np.nan_to_num(self._signals.of_workers(self._signals.queued, step.workers)).astype(np.float32)
+        """Share of the step that each worker stood in the run queue."""
+        share: Floats = zero_if_unknown(self._signals.of_workers(self._signals.queued, step.workers)).astype(np.float32)
         return share
 
     def _compared(self, times: Floats, stages: Floats) -> Floats:
@@ -173,10 +170,10 @@ class Straggler:
         rows = self._window()
         if rows is None:
             return
-        clock, own = np.stack([row.clock for row in rows]), np.stack([row.own for row in rows])
-        late = (clock > self.ratio) & (np.stack([row.lost for row in rows]) > self.lost)
+        clock, own = np.array([row.clock for row in rows]), np.array([row.own for row in rows])
+        late = (clock > self.ratio) & (np.array([row.lost for row in rows]) > self.lost)
         by_clock = late.mean(axis=0)
-        excused = np.stack([row.by_host for row in rows]) & ~self._lasting(by_clock, rows[-1].end)
+        excused = np.array([row.by_host for row in rows]) & ~self._lasting(by_clock, rows[-1].end)
         own = np.where(excused, np.float32(1.0), own)
         held_back = self._signals.held_back(self._workers)
         needed = self._needed(rows)
@@ -200,7 +197,7 @@ class Straggler:
         1 / (1 - q) for the one and for the other (seen: with 20 workers of five jobs on 2 cores, single ones computed 1.9 to 3.6 times as
         long as their peers for seconds, after all that they stood in the queue was subtracted).
         """
-        queued = np.minimum(np.stack([row.queued for row in rows]).max(axis=0), MOST_QUEUED)
+        queued = np.minimum(np.array([row.queued for row in rows]).max(axis=0), MOST_QUEUED)
         needed: Floats = (self.ratio / (1.0 - queued) ** 2).astype(np.float32)
         return needed
 
@@ -267,7 +264,8 @@ class Straggler:
 
 def _of_the_script(step: Step, busy: Floats) -> Floats:
     """Seconds of what each worker was busy with that say nothing of its machine."""
-    paused, graphs = (np.nan_to_num(step.values.get(name, np.zeros(len(step.workers), np.float32))) for name in ("garbage_collection_s", "compiled_graphs"))
+    none = np.zeros(len(step.workers), np.float32)
+    paused, graphs = (zero_if_unknown(step.values[name]) if name in step.values else none for name in ("garbage_collection_s", "compiled_graphs"))
     spent: Floats = np.where(graphs > 0, busy, paused).astype(np.float32)
     return spent
 
@@ -281,7 +279,7 @@ def _compute(step: Step) -> Floats | None:
 def _work(step: Step) -> Floats | None:
     """How much each worker had to do: its tokens relative to the median, None where they are not logged."""
     tokens = step.values.get("tokens")
-    if tokens is None or not (np.nan_to_num(tokens) > 0).all():
+    if tokens is None or not (zero_if_unknown(tokens) > 0).all():
         return None
     work: Floats = (tokens / np.median(tokens)).astype(np.float32)
     return work

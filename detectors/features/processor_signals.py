@@ -10,7 +10,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Integers, Kind
 
-from .step_time import lower_quartile
+from .step_time import lower_quartile, zero_if_unknown
 
 QUEUED = 0.15
 """Share of the time that a worker must stand in the run queue to have a share worth a word."""
@@ -72,7 +72,7 @@ class ProcessorSignals:
         """Processors in use on each node, less those that the job's workers use there."""
         used = _share(host, "cpu_percent", len(self.nodes)) * _column(host, "processors", len(self.nodes))
         here = self._node_of >= 0
-        ours = np.bincount(self._node_of[here], np.nan_to_num(own[here]), len(self.nodes))
+        ours = np.bincount(self._node_of[here], zero_if_unknown(own[here]), len(self.nodes))
         others: Floats = np.maximum(used - ours, 0.0).astype(np.float32)
         return others
 
@@ -94,7 +94,7 @@ class ProcessorSignals:
 
     def held_back(self, workers: tuple[str, ...]) -> Truths:
         """Of these workers, whose cgroup used up its CPU quota again and again, unlike that of most: what all have makes nobody slower."""
-        throttled = np.nan_to_num(self.of_workers(self.throttled, workers))
+        throttled = zero_if_unknown(self.of_workers(self.throttled, workers))
         usual = lower_quartile(throttled) if len(throttled) else 0.0
         held_back: Truths = (throttled >= THROTTLED) & (throttled >= usual + THROTTLED / 2)
         return held_back
@@ -161,14 +161,14 @@ class UsualSignals:
     def quota_bites(self, signals: ProcessorSignals) -> tuple[str, ...]:
         """Nodes whose workers use up their CPU quota far more often than usual."""
         now = signals.by_node(signals.throttled)
-        return _names(signals.nodes, (now >= THROTTLED) & (now >= np.nan_to_num(self.throttled) + THROTTLED / 2))
+        return _names(signals.nodes, (now >= THROTTLED) & (now >= zero_if_unknown(self.throttled) + THROTTLED / 2))
 
     def contended(self, signals: ProcessorSignals) -> tuple[str, ...]:
         """Nodes on which others than the job's workers use far more of the processors than usual, and the workers wait."""
         queued = signals.by_node(signals.queued)
-        waits = (queued >= QUEUED) & (queued >= np.nan_to_num(self.queued) + QUEUED / 2)
-        taken = (signals.others >= OTHERS) & (signals.others >= np.nan_to_num(self.others) + OTHERS / 2)
-        stolen = (signals.stolen >= STOLEN) & (signals.stolen >= np.nan_to_num(self.stolen) + STOLEN / 2)
+        waits = (queued >= QUEUED) & (queued >= zero_if_unknown(self.queued) + QUEUED / 2)
+        taken = (signals.others >= OTHERS) & (signals.others >= zero_if_unknown(self.others) + OTHERS / 2)
+        stolen = (signals.stolen >= STOLEN) & (signals.stolen >= zero_if_unknown(self.stolen) + STOLEN / 2)
         return _names(signals.nodes, waits & (taken | stolen))
 
 
