@@ -102,7 +102,7 @@ class Outbox(Database):
 def put_notification(connection: Connection, name: str, body: str, now: float) -> int:
     """Within a transaction: a notification into the box; returns its id."""
     values = {"name": name, "body": body, "made": now, "attempts": 0, "next_try": now, "error": ""}
-    key = connection.execute(insert(outbox).values(**values)).inserted_primary_key
+    key = connection.execute(insert(outbox), values).inserted_primary_key
     assert key is not None
     return int(key[0])
 

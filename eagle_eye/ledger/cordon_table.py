@@ -19,7 +19,7 @@ class CordonTable(Database):
             out = (cordons.c.node == node, cordons.c.released.is_(None))
             if connection.execute(select(cordons.c.number).where(*out)).first() is not None:
                 return False
-            connection.execute(insert(cordons).values(node=node, since=time, body=to_json(cordon)))
+            connection.execute(insert(cordons), {"node": node, "since": time, "body": to_json(cordon)})
             return True
 
     @patient

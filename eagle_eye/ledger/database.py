@@ -220,10 +220,10 @@ def patient(
 
 
 def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
-    """Update the row of that key, or insert it."""
+    """Update the row of that key, or insert it. Values go beside the statement, which SQLAlchemy then finds compiled: within it they cost as much as the rest."""
     where = [table.c[name] == value for name, value in key.items()]
-    if connection.execute(update(table).where(*where).values(**values)).rowcount == 0:
-        connection.execute(insert(table).values(**key, **values))
+    if connection.execute(update(table).where(*where), values).rowcount == 0:
+        connection.execute(insert(table), key | values)
 
 
 def to_json(noun: Any) -> str:

@@ -40,7 +40,7 @@ class EpochTable(Database):
             newest = _newest(connection, job)
             if newest is not None and (epoch <= newest.epoch or not may_follow(layout, last, newest)):
                 return False
-            connection.execute(insert(epochs).values(job=job, epoch=epoch, digest=digest, body=to_json(layout)))
+            connection.execute(insert(epochs), {"job": job, "epoch": epoch, "digest": digest, "body": to_json(layout)})
             return True
 
     @patient

@@ -60,7 +60,7 @@ class FindingTable(Database):
     def save_notice(self, notice: Notice) -> None:
         """Keep a notice."""
         with self._writing() as connection:
-            connection.execute(insert(notices).values(name=notice.name, time=notice.time, body=to_json(notice)))
+            connection.execute(insert(notices), {"name": notice.name, "time": notice.time, "body": to_json(notice)})
 
     @patient
     def notices(self, *, since: float = 0.0, name: str = "", limit: int = 100) -> tuple[Notice, ...]:

@@ -30,16 +30,16 @@ class IncidentTable(Database):
             when = incident.time if time is None else time
             self._move(connection, incident.id, IncidentState(row.state) if row else None, state, when)
             if row is None:
-                connection.execute(insert(incidents).values(id=incident.id, opened=when, **_columns(incident, state, when)))
+                connection.execute(insert(incidents), {"id": incident.id, "opened": when, **_columns(incident, state, when)})
             elif news:
                 changed = {} if row.state == state else {"changed": when}
                 columns = {"job": incident.job, "revision": incident.revision, "body": to_json(incident), "state": state}
-                connection.execute(update(incidents).where(incidents.c.id == incident.id).values(**columns, **changed))
+                connection.execute(update(incidents).where(incidents.c.id == incident.id), columns | changed)
             elif row.state != state:
-                connection.execute(update(incidents).where(incidents.c.id == incident.id).values(state=state, changed=when))
+                connection.execute(update(incidents).where(incidents.c.id == incident.id), {"state": state, "changed": when})
             if news:
                 revision = {"incident": incident.id, "revision": incident.revision, "time": incident.time}
-                connection.execute(insert(incident_revisions).values(**revision, body=to_json(incident)))
+                connection.execute(insert(incident_revisions), {**revision, "body": to_json(incident)})
             return news
 
     @patient
@@ -50,7 +50,7 @@ class IncidentTable(Database):
             if present is None:
                 raise LedgerError(f"there is no incident {incident!r} in {self._name}")
             self._move(connection, incident, IncidentState(present), state, time)
-            connection.execute(update(incidents).where(incidents.c.id == incident).values(state=state, changed=time))
+            connection.execute(update(incidents).where(incidents.c.id == incident), {"state": state, "changed": time})
 
     @patient
     def incidents(self, *, open_only: bool = False, job: str = "", beginning: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
@@ -98,7 +98,7 @@ class IncidentTable(Database):
             raise LedgerRefused(f"incident {incident} cannot go from {present or 'nothing'} to {state}: only to {possible}")
         table = incident_states
         number = connection.execute(select(func.count()).select_from(table).where(table.c.incident == incident)).scalar()
-        connection.execute(insert(table).values(incident=incident, number=number, state=str(state), time=time))
+        connection.execute(insert(table), {"incident": incident, "number": number, "state": str(state), "time": time})
 
 
 def _columns(incident: Incident, state: IncidentState, changed: float) -> dict[str, object]:

@@ -94,7 +94,7 @@ class PlanTable(Database):
         """Keep an operator's approval or refusal."""
         values = {"digest": approval.digest, "time": approval.time, "expires": approval.expires}
         with self._writing() as connection:
-            connection.execute(insert(approvals).values(**values, body=to_json(approval)))
+            connection.execute(insert(approvals), {**values, "body": to_json(approval)})
 
     @patient
     def approvals(self, *, digest: str = "", now: float | None = None) -> tuple[Approval, ...]:
@@ -112,7 +112,7 @@ class PlanTable(Database):
         """Keep a guard's verdict on a plan."""
         values = {"plan": plan.id, "incident": plan.incident, "time": time, "body": to_json(verdict)}
         with self._writing() as connection:
-            connection.execute(insert(verdicts).values(**values))
+            connection.execute(insert(verdicts), values)
 
     @patient
     def verdicts(self, *, incident: str = "", plan: str = "") -> tuple[VerdictRecord, ...]:
@@ -145,9 +145,7 @@ def _keep(connection: Connection, plan: Plan) -> None:
 
 def _write(connection: Connection, plan: str, step: Progress) -> None:
     table: Table = progress
-    connection.execute(
-        insert(table).values(plan=plan, step=step.step, state=step.state, time=step.time, body=to_json(step))
-    )
+    connection.execute(insert(table), {"plan": plan, "step": step.step, "state": step.state, "time": step.time, "body": to_json(step)})
 
 
 def _last_state(plan: str, step: str) -> Select[Any]:
@@ -171,7 +169,7 @@ class ApprovalLinkTable(Database):
             "plan": plan.id, "incident": plan.incident, "job": job, "digest": plan.digest, "made": now, "expires": plan.expires
         }  # fmt: skip
         with self._writing() as connection:
-            connection.execute(insert(approval_links).values(hash=_hash(token), **values))
+            connection.execute(insert(approval_links), {"hash": _hash(token), **values})
         return token
 
     def approval_link(self, token: str) -> ApprovalLink | None:

@@ -37,7 +37,7 @@ class SuppressionTable(Database):
     def save_note(self, note: IncidentNote) -> None:
         """Keep an operator's note on an incident."""
         with self._writing() as connection:
-            connection.execute(insert(notes).values(incident=note.incident, time=note.time, body=to_json(note)))
+            connection.execute(insert(notes), {"incident": note.incident, "time": note.time, "body": to_json(note)})
 
     def notes(self, incident: str) -> tuple[IncidentNote, ...]:
         """Of one incident, oldest first."""
