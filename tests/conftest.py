@@ -45,8 +45,9 @@ def pytest_runtest_protocol(item, nextitem):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """The longest first, whatever order was drawn: else one process works on one of them while the others have nothing left."""
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    """The longest first, whatever order was drawn: else one process works on one of them while the others have nothing left.
+    Then folder by folder: of two processes each begins with one half, and seldom do both import what takes seconds: torch's compiler, scikit-learn."""
+    items.sort(key=lambda item: (LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST), item.nodeid.rpartition("/")[0]))
 
 
 def pytest_collection_finish():
