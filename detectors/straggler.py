@@ -133,7 +133,7 @@ class Straggler:
         scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
         stages = _stages(step.workers, frame.layout)
         clock = self._compared(busy / scale, stages)
-        longer: Floats = zero_if_unknown(busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32)
+        longer = zero_if_unknown((busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32))
         clock = np.where(self._behind_its_gpu(step, longer, scale, stages), np.float32(1.0), clock)
         by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
         compared = self._compared(own / scale, stages)
