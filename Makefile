@@ -13,7 +13,7 @@ UNIT_ROOM := $(patsubst %/,%,$(ROOM))
 UNIT_TESTS := $(if $(ROOM),tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM)))),tests/unit tests/contract)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
-# for seven thousand small folders, many with a ledger in them: in memory, where the system has such a place with 4 GB free; kept when a test fails
+# for seven thousand small folders, many with a ledger in them, and for what tests make in TMPDIR: in memory, where the system has such a place with 4 GB free; kept when a test fails
 MEMORY = $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo /tmp)
 # one more than there are cores, since tests wait for processes and sockets for a third of their time
 AT_ONCE := -n $(shell expr $$(nproc) + 1)
@@ -59,7 +59,7 @@ compiled:
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
 	@test -z "$(ROOM)" -o -d "tests/unit/$(UNIT_ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
-	@folder=$$(mktemp -d -p $(MEMORY)) && .venv/bin/pytest -q -n $$(nproc) --dist worksteal --basetemp "$$folder" $(UNIT_TESTS) && rm -rf "$$folder"
+	@folder=$$(mktemp -d -p $(MEMORY)) && TMPDIR=$(MEMORY) .venv/bin/pytest -q -n $$(nproc) --dist worksteal --basetemp "$$folder" $(UNIT_TESTS) && rm -rf "$$folder"
 
 processes: .venv/.servers  ## scenarios and services in one run
 	@.venv/bin/pytest -q $(BY_FILE) tests/scenario tests/services
