@@ -6,9 +6,17 @@ import msgspec
 
 from eagle_eye.access.caller import Caller
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
+from eagle_eye.types.entity import LARGEST
 
 Body = dict[str, Any]
 """JSON: strings, numbers, lists, dicts and the nouns of eagle_eye/types/, which arrive as dicts (`msgspec.convert`)."""
+
+
+def number_in(body: Body, name: str) -> int:
+    """A number from 0 on; 0 where an answer has none, or something else in its place: whoever answers may be confused."""
+    value = body.get(name)
+    return value if type(value) is int and 0 < value <= LARGEST else 0
+
 
 LONGEST_S = 10 * 365 * 86_400.0
 Period = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_S)]

@@ -11,7 +11,7 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
-from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
+from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer, number_in
 from remediation.launcher.coordinator.rendezvous_store import POLL_S
 
 from .control_network import Client, Network
@@ -96,6 +96,8 @@ class ReportQueue:
             return
         except EagleEyeError as error:
             log.warning("the coordinator refuses the report %s: %s", kind, error)
+        except Exception:  # boundary: a report that cannot be sent at all must not keep those behind it
+            log.exception("the report %s cannot be sent", kind)
         with contextlib.suppress(ValueError):  # forgotten meanwhile
             self._waiting.remove(report)
 
@@ -227,7 +229,7 @@ class Follower:
         except EagleEyeError as error:
             log.debug("not joined: %s", error)
             return {}
-        last, epoch = self._votes.record.last, int(answer.get("epoch", 0))  # as it is now: the answer may have taken its time
+        last, epoch = self._votes.record.last, number_in(answer, "epoch")  # as it is now: the answer may have taken its time
         if last is not None and epoch > last.epoch:
             await self._member.overtaken(epoch)
         return answer
@@ -243,7 +245,7 @@ class Follower:
             return ""
         finally:
             await client.stop()
-        return str(answer.get("coordinator", "")) if int(answer.get("epoch", 0)) > epoch else ""
+        return str(answer.get("coordinator", "")) if number_in(answer, "epoch") > epoch else ""
 
     def _state(self, connection: ConnectionState) -> None:
         if self._silent is None and not connection.connected:

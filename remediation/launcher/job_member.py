@@ -287,6 +287,25 @@ class JobMember:
     def worker_ended(self, worker: Worker, status: int | None) -> None:
         """A worker ended by itself, or had raised something when its end was ordered."""
         code = code_of(status)
+        try:
+            self._judge_end(worker, code)
+        except Exception:  # boundary: what explains an end must not keep it from being told: nobody would start the worker again
+            log.exception("the end of %s cannot be explained", worker.name)
+            self._report_bare_end(worker, code)
+
+    def _report_bare_end(self, worker: Worker, code: int | None) -> None:
+        if worker.overtaken:
+            return
+        known = {"epoch": worker.epoch, "worker": worker.name, "lasting": True}
+        if worker.expected or (worker.elastic and code == 0):
+            self._report("exited", known | {"pid": worker.pid, "code": code})
+        elif code != 0:
+            self.broken = self.broken or not worker.elastic
+            self._report("death", known | {"pid": worker.pid, "code": code})
+        elif self._workers.finished:
+            self._report("finished", {"epoch": worker.epoch})
+
+    def _judge_end(self, worker: Worker, code: int | None) -> None:
         if worker.doubtful and not worker.overtaken:
             explained = explanation(worker, code, last_lines(worker.log, since=worker.log_from))
             worker.overtaken = missed_a_peer(worker.failure, explained, symptom=worker.symptom)

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from remediation.launcher.worker.worker_socket import WorkerSocket
 from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import ZygoteLink
 
+from .background_loop import BackgroundLoop
 from .control_network import Client, ControlNetwork
 from .event_log import EventLog, Write
 from .job_file import JobFile
@@ -53,6 +55,7 @@ class Launcher:
     def __init__(self, settings: LauncherSettings, write: Write, clock: Clock) -> None:
         """Raises LaunchError, ConfigError before anything is started."""
         self._settings = settings
+        self._clock = clock
         budget = HealBudget(parse_heal(settings.heal), clock)
         environment = dict(os.environ if settings.environment is None else settings.environment)
         environment["EAGLE_EYE_STEPS_FROM"] = settings.steps_from
@@ -93,15 +96,22 @@ class Launcher:
         code = 1
         try:
             await self._start()
-            tasks = [asyncio.create_task(work) for work in (
-                self._workers.supervise(), *self._participation.work(), self._stopped(stop), self._elastic.watch(),
-            )]  # fmt: skip
+            tasks = [asyncio.create_task(work) for work in (*self._loops(), self._stopped(stop))]
             if self._settings.console:
                 self._console.start()
             code = await self._outcome(tasks)
         finally:
             await self._finish(tasks, code)
         return code
+
+    def _loops(self) -> list[Coroutine[Any, Any, None]]:
+        watches = {"the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch}
+        loops = watches | self._participation.loops
+        return [BackgroundLoop(name, begin, self._tell_loop, self._clock).run() for name, begin in loops.items()]
+
+    def _tell_loop(self, name: str, why: str) -> None:
+        event, message = ("collector.failing", f"{name} failed and begins again: {why}") if why else ("collector.recovered", f"{name} works again")
+        self._event_log.of_node(event, self._settings.node, message, {"collector": f"launcher of {self._settings.job}: {name}", "reason": why})
 
     async def _outcome(self, tasks: list[asyncio.Task[None]]) -> int:
         """The code that the coordinator gives at the end; what went wrong here, if that comes first."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from eagle_eye.errors import EagleEyeError
+from eagle_eye.rpc.control_messages import number_in
 
 from .control_network import Client
 
@@ -32,7 +33,7 @@ class LeaderView:
         except EagleEyeError as error:
             log.info("the server did not say who coordinates the job, the launchers settle it: %s", error)
             return ""
-        self.epoch = max(self.epoch, int(answer.get("epoch", 0)))
+        self.epoch = max(self.epoch, number_in(answer, "epoch"))
         return "" if answer.get("node") == self._node else str(answer.get("address", ""))
 
     async def present(self, node: str) -> bool | None:
@@ -44,7 +45,7 @@ class LeaderView:
         except EagleEyeError as error:
             log.info("the server did not say whether %s is there: %s", node, error)
             return None
-        return bool(answer["present"]) if answer["known"] else None
+        return answer.get("present") is True if answer.get("known") is True and "present" in answer else None
 
     async def any_present(self, nodes: Iterable[str]) -> bool | None:
         """The same of any of these."""

@@ -102,10 +102,13 @@ class Participation:
             self._server = self._network.server(self, f"{self._settings.address.rpartition(':')[0]}:0")
             await self._server.start()
 
-    def work(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """To be run side by side once it has started, until cancelled. Raises LaunchError where too few launchers were there for too long."""
+    @property
+    def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """To be run side by side once it has started, until cancelled; each may begin again. LaunchError: too few launchers were there for too long."""
         following = self._follower
-        return (self._take_part(following), self._watch_progress(), following.reports.run()) if following is not None else ()
+        if following is None:
+            return {}
+        return {"taking part in the job": partial(self._take_part, following), "the search for lost launchers": self._watch_progress, "the sending of reports": following.reports.run}
 
     def stop(self) -> bool:
         """The user stops the job; False if another launcher coordinates it."""
@@ -128,7 +131,10 @@ class Participation:
     # --- who coordinates -----------------------------------------------------------------------------------------
 
     async def _take_part(self, following: Follower) -> None:
-        """Follow or lead, whichever it is, again and again."""
+        """Follow or lead, whichever it is, again and again; who leads already goes on."""
+        if self._executor is not None:
+            address = await self._while_candidate(following)
+            await self._follow_and_lead(following, address)
         last = None if self._votes.record.over else self._votes.record.last
         address = "" if self._settings.new_server else await self._view.coordinator()
         if not address and last is None and self._is_rendezvous():
@@ -136,6 +142,9 @@ class Participation:
             address = await self._while_candidate(following)
         if not address and last is not None:
             address = await self._search(following)
+        await self._follow_and_lead(following, address)
+
+    async def _follow_and_lead(self, following: Follower, address: str) -> None:
         while True:
             lost = await following.follow(address or self._settings.rendezvous) if address != self.address else ()
             self._lead(lost)

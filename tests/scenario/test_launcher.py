@@ -141,6 +141,22 @@ def test_a_roll_back_to_where_nothing_is_kept_is_refused(cluster: LauncherCluste
     assert leader.command("restart", {"resume_step": 320, "own": False}, epoch=1, step="b") == {"epoch": 2, "budget_left": 3}
 
 
+def test_a_roll_back_that_the_disk_does_not_take_is_an_epoch_that_failed(cluster: LauncherCluster, leader: FakeLeader) -> None:
+    """The job was told to begin again, and waited for ever for workers that nobody started."""
+    checkpoints = cluster.directory / "checkpoints"
+    in_the_way = checkpoints / "step-000000000320.json.discarded" / "x"
+    in_the_way.mkdir(parents=True)
+    for step in (310, 320):
+        manifest = {"version": checkpoint.VERSION, "step": step, "data": "x", "bytes": 0, "crc32": 0, "finite": True, "epoch": 1}
+        (checkpoints / f"step-{step:012d}.json").write_text(json.dumps(manifest))
+    cluster.launch(0, nnodes=(1, 1), leader=leader.address, checkpoint_dir=checkpoints)
+    cluster.began(1)
+    wait_until("the leader to know", lambda: leader.known)
+    leader.command("restart", {"resume_step": 310, "own": False}, epoch=1, step="a")
+    cluster.began(3)
+    assert cluster.launchers[0].poll() is None
+
+
 def test_a_script_that_dies_at_import_fails_at_once_and_says_why(cluster: LauncherCluster) -> None:
     (cluster.directory / "train.py").write_text("import eagle_eye\neagle_eye.monitor()\nraise ValueError('token=abcdef no such model')\n")
     process = cluster.launch(0, nnodes=(1, 1))
@@ -408,3 +424,24 @@ def test_a_command_of_the_leader_does_not_wait_for_a_back_off(cluster: LauncherC
     wait_until("a delay of some seconds", lambda: "8" in delays(cluster))
     assert leader.command("restart", {"own": False}, epoch=5, step="a")["epoch"] == 6
     assert next(layout for layout in cluster.layouts() if layout.epoch == 6).reason == "command"
+
+
+def test_a_server_whose_answers_cannot_be_read_ends_no_job(cluster: LauncherCluster, leader: FakeLeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another version, or confused: whoever reads its answers takes them for none."""
+
+    asked: list[str] = []
+
+    async def confused(_peer: object, kind: str, _body: object) -> dict[str, Any]:
+        asked.append(kind)
+        return {"epoch": "seven"} if kind == "coordinator_of" else {"known": True, "granted": [], "present": "perhaps"} if kind in ("present", "grant") else {}
+
+    monkeypatch.setattr(leader, "request", confused)
+    cluster.both(leader=leader.address)
+    os.kill(cluster.pids(1)[0], signal.SIGKILL)
+    cluster.began(2)
+    cluster.launchers[1].kill()
+    wait_until("its word on a silent node and on half of the job", lambda: {"coordinator_of", "grant"} <= set(asked))
+    cluster.launchers[1].wait()
+    cluster.launch(1, leader=leader.address)
+    wait_until("both again", lambda: cluster.layouts()[-1].epoch > 2 and set(cluster.layouts()[-1].nodes) == {"n0", "n1"})
+    assert cluster.launchers[0].poll() is None

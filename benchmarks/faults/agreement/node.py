@@ -221,7 +221,7 @@ class Node(Process):
         self.member = JobMember(settings, workers, votes, NoFile(), log, part.report, part.reported, NoElastic())  # type: ignore[arg-type]
         part.bind(self.member)
         await part.start()
-        tasks = [asyncio.create_task(each) for each in part.work()]
+        tasks = [asyncio.create_task(begin()) for begin in part.loops.values()]
         awaited: list[asyncio.Future[Any]] = [*tasks, self.member.ended]
         done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         errors = [each.exception() for each in done if not each.cancelled() and each.exception() is not None]

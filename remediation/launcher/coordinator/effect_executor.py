@@ -298,9 +298,9 @@ class EffectExecutor:
             if layout.resume_step >= 0:
                 await asyncio.to_thread(self._roll_back, layout.resume_step)
             store = self._in_place.torch_store = await making if making is not None else await self._make_store()
-        except EagleEyeError as error:
+        except Exception as error:  # boundary: a disk that is read-only, no descriptor left: an epoch that is not told to have failed is waited for for ever
             log.exception("epoch %d cannot be started", layout.epoch)
-            self.do(self.coordinator.died(layout.epoch, at_start=str(error)))
+            self.do(self.coordinator.died(layout.epoch, at_start=str(error) if isinstance(error, EagleEyeError) else words_of(error)))
             return
         arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.rule.limit}
         started = await asyncio.gather(*(self._start_on(node, layout, arguments) for node in effect.nodes), return_exceptions=True)
@@ -357,7 +357,7 @@ class EffectExecutor:
             }  # fmt: skip
             try:
                 answer = await self._leader.request("grant", body, GRANT_S)
-                granted, heard, reason = bool(answer["granted"]), True, str(answer.get("reason", ""))
+                granted, heard, reason = answer.get("granted") is True, True, str(answer.get("reason", ""))
             except EagleEyeError as error:
                 reason = str(error)
         if not granted and not self._said_alone:

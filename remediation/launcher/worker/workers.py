@@ -98,11 +98,12 @@ class Workers:
         known = (worker for worker in (*self._by_pid.values(), *self._former) if worker.pid == pid and worker.name == name)
         return next(known, None) or self.find(name)
 
-    async def supervise(self) -> None:
-        """Watch for deaths, and for kills of the out-of-memory killer, until cancelled."""
-        await asyncio.gather(self._watch.run(), self._watch_memory())
+    async def watch_deaths(self) -> None:
+        """Until cancelled."""
+        await self._watch.run()
 
-    async def _watch_memory(self) -> None:
+    async def watch_memory(self) -> None:
+        """Watch for kills of the out-of-memory killer, until cancelled."""
         while True:
             self._memory.look()
             await asyncio.sleep(POLL_S)

@@ -117,6 +117,26 @@ def test_what_a_transition_cost_reaches_another_coordinator_though_the_next_epoc
     asyncio.run(play())
 
 
+def test_a_report_that_cannot_be_sent_at_all_keeps_none_behind_it() -> None:
+    async def play() -> None:
+        reached = asyncio.Queue[str]()
+
+        async def send(kind: str, body: Body) -> None:
+            reached.put_nowait(f"{kind} {body['worker'].upper()}")
+
+        queue = ReportQueue(send, lambda: 1)
+        for kind, body in (("death", {"lasting": True}), ("exited", {"lasting": True, "worker": "w0"})):
+            queue.put(kind, body)
+        sending = asyncio.create_task(queue.run())
+        async with asyncio.timeout(60.0):
+            assert await reached.get() == "exited W0"
+            await queue.sent()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    asyncio.run(play())
+
+
 class LateZygote:
     """Reports a pid when it is let."""
 

@@ -304,3 +304,19 @@ def test_an_end_without_a_word_is_asked_of_too(tmp_path: Path, status: int, kill
 def test_twin_a_worker_that_missed_a_peer_or_its_gpu_leaves_the_kill_to_whom_it_struck(tmp_path: Path, raised: dict[str, str]) -> None:
     member = with_kills(tmp_path, 1, status=1 << 8, then=int(signal.SIGKILL), **raised)
     assert [event.attributes.get("status", "") for event in member.events if event.name == "exit"] == ["", "out of memory"]
+
+
+def test_a_death_that_cannot_be_explained_is_reported_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would start the worker again, and the job would wait for it for ever."""
+
+    def unreadable(*_arguments: object, **_options: object) -> list[str]:
+        raise ValueError("a log that nobody foresaw")
+
+    async def ended() -> list[tuple[str, Body]]:
+        member = Member(tmp_path)
+        monkeypatch.setattr(job_member, "last_lines", unreadable)
+        member.all.exited(member.workers[0].pid, int(signal.SIGKILL))
+        return member.reported
+
+    [(kind, body)] = asyncio.run(ended())
+    assert (kind, body["worker"], body["code"]) == ("death", "r/n0/0", -signal.SIGKILL)
