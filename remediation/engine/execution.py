@@ -6,8 +6,9 @@ is told where it stands by a CalledOff, as by any other error, so that it can gi
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
 
@@ -21,6 +22,13 @@ log = logging.getLogger(__name__)
 
 LONGEST_DELAY_S = 3600.0
 """Before another attempt, whatever an action asks for."""
+SILENT_S = 900.0
+"""An action that has taken no step for so long has hung: a node that is rebooted takes minutes."""
+LOOK_LONGEST_S = 1.0
+"""Of the time between two looks counts at most so much: more is a process that was stopped, and its actions with it."""
+MOST_STEPS = 10_000
+MOST_HUNG = 3
+"""An action that has hung so many times is not begun again."""
 Ending = Literal["done", "retry", "refused", "stale", "called off", "stopped"]
 """`stopped`: this leader had no lease on the way; whoever leads next goes on."""
 
@@ -61,6 +69,18 @@ def at_once(_name: str, work: Callable[[], None]) -> None:
     work()
 
 
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One action under way."""
+
+    plan: Plan
+    progress: list[Progress] = field(default_factory=list)
+    steps_seen: int = 0
+    silent_s: float = 0.0
+    left_behind: bool = False
+    """It has hung: what its thread still does is not written, and no further step of it is carried out."""
+
+
 class Execution:
     """Runs actions and collects their reports. `leads`: False as soon as this leader's lease is over."""
 
@@ -80,9 +100,12 @@ class Execution:
         self._clock = clock
         self._leads = leads
         self._start = start
-        self._running: dict[str, Plan] = {}
+        self._running: dict[str, _Run] = {}
         """Job → what is being carried out."""
-        self._reports: SimpleQueue[ActionReport] = SimpleQueue()
+        self._reports: SimpleQueue[tuple[_Run, ActionReport]] = SimpleQueue()
+        self._looked = clock.monotonic()
+        self._hung: Counter[str] = Counter()
+        """Action → how often it has hung."""
 
     def busy(self, job: str) -> bool:
         """Whether an action for this job is under way."""
@@ -90,12 +113,13 @@ class Execution:
 
     @property
     def running(self) -> tuple[Plan, ...]:
-        return tuple({plan.id: plan for plan in self._running.values()}.values())
+        return tuple({run.plan.id: run.plan for run in self._running.values()}.values())
 
     def begin(self, plan: Plan) -> None:
         """Carry a plan out; its report comes with `reports`. The caller has asked `busy`."""
-        self._running.update({target.job: plan for target in plan.targets})
-        self._start(f"{plan.action} {plan.id}", lambda: self._reports.put(self._run(plan)))
+        run = _Run(plan)
+        self._running.update({target.job: run for target in plan.targets})
+        self._start(f"{plan.action} {plan.id}", lambda: self._reports.put((run, self._run(run))))
 
     def here(self, action: Action, plan: Plan) -> None:
         """Carry out what takes no time, beside whatever is under way. Raises what the ledger raises."""
@@ -103,36 +127,63 @@ class Execution:
             self._write(plan, step)
 
     def reports(self) -> list[ActionReport]:
-        """Reports that have come in since the last call."""
+        """Reports that have come in since the last call, and of actions that have hung. Called again and again."""
         found = []
         while not self._reports.empty():
-            report = self._reports.get()
-            for target in report.plan.targets:
-                self._running.pop(target.job, None)
-            found.append(report)
+            run, report = self._reports.get()
+            if not run.left_behind:
+                self._forget(run)
+                found.append(report)
+        now = self._clock.monotonic()
+        passed, self._looked = min(now - self._looked, LOOK_LONGEST_S), now
+        for run in set(self._running.values()):
+            steps = len(run.progress)
+            run.silent_s = run.silent_s + passed if steps == run.steps_seen else 0.0
+            run.steps_seen = steps
+            if run.silent_s >= SILENT_S:
+                found.append(self._leave_behind(run))
         return found
+
+    def _leave_behind(self, run: _Run) -> ActionReport:
+        """A thread cannot be ended: its job is free for the next action."""
+        action = run.plan.action
+        self._forget(run)
+        self._hung[action] += 1
+        log.error("the action %s of plan %s has taken no step for %g s: its thread is left behind", action, run.plan.id, SILENT_S)
+        error = PermanentError(f"the action {action} has taken no step for {SILENT_S:g} s and is left behind: look for what it waits for")
+        report = self._failed(run, "refused", error)
+        run.left_behind = True
+        return report
+
+    def _forget(self, run: _Run) -> None:
+        for target in run.plan.targets:
+            if self._running.get(target.job) is run:
+                del self._running[target.job]
 
     # --- in the action's thread ----------------------------------------------------------------------------------
 
-    def _run(self, plan: Plan) -> ActionReport:
-        progress: list[Progress] = []
+    def _run(self, run: _Run) -> ActionReport:
+        plan, progress = run.plan, run.progress
         try:
-            ended = self._steps(plan, progress)
+            ended = self._steps(run)
             return ActionReport(plan=plan, ending="done" if ended else "stopped", progress=tuple(progress))
         except CalledOff as error:
-            return self._failed(plan, progress, "called off", error)
+            return self._failed(run, "called off", error)
         except Stale as error:
-            return self._failed(plan, progress, "stale", error)
+            return self._failed(run, "stale", error)
         except PermanentError as error:
-            return self._failed(plan, progress, "refused", error)
+            return self._failed(run, "refused", error)
         except (EagleEyeError, TimeoutError) as error:
-            return self._failed(plan, progress, "retry", error)
+            return self._failed(run, "retry", error)
         except BaseException as error:  # an action may be a stranger's, and raise SystemExit: its failure must reach the ledger, and the job must not stay busy
             log.exception("action %s of plan %s failed", plan.action, plan.id)
-            return self._failed(plan, progress, "refused", error)
+            return self._failed(run, "refused", error)
 
-    def _steps(self, plan: Plan, progress: list[Progress]) -> bool:
+    def _steps(self, run: _Run) -> bool:
         """False if the lease ended on the way: the next leader goes on."""
+        plan, progress = run.plan, run.progress
+        if self._hung[plan.action] >= MOST_HUNG:
+            raise PermanentError(f"the action {plan.action} has hung {MOST_HUNG} times and is not begun again before the server is started again: mend it")
         action = self._actions.get(plan.action)
         if action is None:
             raise PermanentError(f"there is no action {plan.action!r}: add remediation/actions/{plan.action}.py")
@@ -141,6 +192,11 @@ class Execution:
         steps, refusal = action.run(plan), ""
         step = next(steps, None)
         while step is not None:
+            if run.left_behind:
+                log.warning("the action %s of plan %s, which had hung, has come back: nothing more of it is done", plan.action, plan.id)
+                return False
+            if len(progress) >= MOST_STEPS:
+                raise PermanentError(f"the action {plan.action} takes more than {MOST_STEPS} steps: mend it")
             if not isinstance(step, Progress):
                 raise PermanentError(f"the action {plan.action} yields {type(step).__name__}, which is no Progress: mend it")
             progress.append(step)
@@ -160,7 +216,8 @@ class Execution:
         else:
             self._progress_log.record_result(plan, step)
 
-    def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: BaseException) -> ActionReport:
+    def _failed(self, run: _Run, ending: Ending, error: BaseException) -> ActionReport:
+        plan, progress = run.plan, list(run.progress)
         detail = str(error) or type(error).__name__ if isinstance(error, EagleEyeError) else words_of(error)
         now = self._clock.now()
         unwritten = not progress or progress[-1].state != "intended"
@@ -168,9 +225,10 @@ class Execution:
             progress.append(Progress(step=plan.action, state="intended", time=now))
         failed = Progress(step=progress[-1].step, state="failed", time=now, detail=writable(detail))
         try:
-            if unwritten:
+            if unwritten and not run.left_behind:
                 self._progress_log.record_intent(plan, progress[-1])
-            self._progress_log.record_result(plan, failed)
+            if not run.left_behind:
+                self._progress_log.record_result(plan, failed)
         except Exception:  # boundary: whatever is wrong with what it says of itself, the job must not stay busy
             log.exception("the failure of plan %s could not be written down", plan.id)
         return ActionReport(plan=plan, ending=ending, progress=(*progress, failed), detail=failed.detail, delay=_delay_of(error))

@@ -14,12 +14,15 @@ from eagle_eye.types import Allow, Hold, Plan, Refuse, Situation, Verdict, Windo
 from eagle_eye.writable_text import words_of
 from remediation.policy.engine_settings import EngineSettings
 
+from .call_timeout import returns
 from .engine_state import EngineState
 from .execution import Execution
 from .tracked_incident import TrackedIncident
 from .verification import Verification
 
 VERDICTS_KEPT = 1000
+GUARD_S = 5.0
+"""A guard computes over what it is shown: within milliseconds."""
 log = logging.getLogger(__name__)
 
 
@@ -37,13 +40,36 @@ class GuardReview:
     """(guard, allow, hold or refuse) → number of verdicts; the same verdict on the same plan counts once."""
     _recorded: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
     """(incident, guard) → the verdict recorded last: (plan, allow, hold or refuse, reason)."""
+    _hung: set[str] = field(default_factory=set)
+    """Guards that have not returned; they are not asked again."""
 
     def review(self, plan: Plan, situation: Situation) -> list[Verdict]:
         """The verdict of every guard, recorded. All are asked, so that the ledger holds every reason."""
-        verdicts = [_verdict(guard, plan, situation) for guard in self.guards]
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(self.guards):
+            verdicts += self._ask(self.guards[len(verdicts) :], plan, situation)
         for verdict in verdicts:
             self._record(plan, verdict)
         return verdicts
+
+    def _ask(self, guards: Sequence[Guard], plan: Plan, situation: Situation) -> list[Verdict]:
+        """The verdicts up to the first guard that does not return: it refuses this plan and all others, for who does not look may not allow."""
+        answered: list[Verdict] = []
+
+        def ask() -> None:
+            for guard in guards:
+                name = _name_of(guard)
+                answered.append(_unanswered(name) if name in self._hung else _verdict(name, guard, plan, situation))
+
+        if returns("guards", ask, lambda: len(answered), GUARD_S):
+            return answered
+        until = list(answered)
+        if len(until) == len(guards):
+            return until
+        name = _name_of(guards[len(until)])
+        log.error("guard %s has not returned within %g s on plan %s", name, GUARD_S, plan.id)
+        self._hung.add(name)
+        return [*until, _unanswered(name)]
 
     def settles_at(self, tracked: TrackedIncident) -> float:
         """When the incident has settled (debounce.py)."""
@@ -93,9 +119,16 @@ class GuardReview:
             self.ledger.save_verdict(plan, verdict, self.clock.now())
 
 
-def _verdict(guard: Guard, plan: Plan, situation: Situation) -> Verdict:
+def _name_of(guard: Guard) -> str:
+    return type(guard).__module__.rpartition(".")[2]
+
+
+def _unanswered(name: str) -> Refuse:
+    return Refuse(guard=name, reason=f"the guard did not return within {GUARD_S:g} s: mend it and start the server again, or set enabled = false in [guards.{name}]")
+
+
+def _verdict(name: str, guard: Guard, plan: Plan, situation: Situation) -> Verdict:
     """Of one guard; one that fails, or answers with something else than a verdict, refuses: nobody knows what it would have held back."""
-    name = type(guard).__module__.rpartition(".")[2]
     try:
         verdict = guard(plan, situation)
         if isinstance(verdict, Allow | Hold | Refuse):

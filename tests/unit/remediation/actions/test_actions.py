@@ -1,5 +1,7 @@
 """What each action sends, and what it says of it."""
 
+import threading
+
 import msgspec
 import pytest
 
@@ -13,7 +15,7 @@ from remediation.actions.release import ReleaseNode
 from remediation.actions.resize import Resize
 from remediation.actions.roll_back import RollBack
 from remediation.actions.undo import Undo
-from remediation.engine.execution import Execution, at_once
+from remediation.engine.execution import MOST_HUNG, SILENT_S, Execution, at_once
 
 JOB = "t/n/r"
 
@@ -178,6 +180,88 @@ def test_whatever_an_action_raises_its_job_does_not_stay_busy(clock, raised):
     assert report.ending == ("retry" if isinstance(raised, Asking) else "refused")
     assert 0.0 <= report.delay <= 3600.0
     assert not execution.busy(JOB)
+
+
+class Held:
+    """An action that returns only when it is let."""
+
+    def __init__(self):
+        self.begun, self.let, self.over = threading.Event(), threading.Event(), threading.Event()
+
+    def run(self, plan):
+        yield Progress(step="ask", state="intended", time=0.0)
+        self.begun.set()
+        try:
+            self.let.wait()
+            yield Progress(step="ask", state="done", time=0.0)
+        finally:
+            self.over.set()
+
+
+def hung(execution, held, clock, *, seconds=None):
+    """What is reported while an action does not come back."""
+    execution.begin(plan("held"))
+    assert held.begun.wait(60.0)
+    found = []
+    for _ in range(int(SILENT_S if seconds is None else seconds) + 2):
+        clock.advance(1.0)
+        found += execution.reports()
+    return found
+
+
+def test_an_action_that_never_returns_is_told_and_its_job_is_free_again(clock):
+    held, book = Held(), MemoryProgressLog()
+    execution = Execution(actions={"held": held}, log=book, clock=clock)
+    [report] = hung(execution, held, clock)
+    assert (report.ending, execution.busy(JOB)) == ("refused", False)
+    assert "the action held has taken no step for 900 s" in report.detail
+    held.let.set()
+    assert held.over.wait(60.0)
+    assert book.written == [("ask", "intended"), ("ask", "failed")], "what it still does is nobody's"
+    assert execution.reports() == []
+
+
+def test_an_action_that_hangs_again_and_again_is_not_begun_again(clock):
+    execution = Execution(actions={}, log=MemoryProgressLog(), clock=clock)
+    for _ in range(MOST_HUNG):
+        held = execution._actions["held"] = Held()
+        hung(execution, held, clock)
+        held.let.set()
+    execution._start = at_once
+    execution.begin(plan("held"))
+    [report] = execution.reports()
+    assert f"has hung {MOST_HUNG} times" in report.detail
+
+
+def test_twin_an_action_that_takes_its_time_is_waited_for(clock):
+    held = Held()
+    execution = Execution(actions={"held": held}, log=MemoryProgressLog(), clock=clock)
+    assert hung(execution, held, clock, seconds=SILENT_S - 10.0) == []
+    held.let.set()
+    while not (reports := execution.reports()):
+        held.over.wait(0.01)
+    assert [report.ending for report in reports] == ["done"]
+
+
+def test_twin_a_server_that_was_stopped_for_an_hour_leaves_no_action_behind(clock):
+    held = Held()
+    execution = Execution(actions={"held": held}, log=MemoryProgressLog(), clock=clock)
+    assert hung(execution, held, clock, seconds=0.0) == []
+    clock.advance(3600.0)
+    assert execution.reports() == []
+    held.let.set()
+
+
+def test_an_action_that_steps_for_ever_is_refused(clock):
+    class Endless:
+        def run(self, plan):
+            while True:
+                yield Progress(step="s", state="intended", time=0.0)
+
+    execution = Execution(actions={"endless": Endless()}, log=MemoryProgressLog(), clock=clock, start=at_once)
+    execution.begin(plan("endless"))
+    [report] = execution.reports()
+    assert "takes more than" in report.detail
 
 
 @pytest.mark.parametrize("yielded", ["done", 5, Progress(step="s", state="intended", time=0.0, detail="\ud800")])

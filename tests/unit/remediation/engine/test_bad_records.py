@@ -1,7 +1,8 @@
 """What one record, one incident or one plugin does wrong stops neither the leader nor the next one."""
 
 import math
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import msgspec
@@ -32,6 +33,8 @@ from eagle_eye.types import (
     SnapshotStep,
 )
 from fakes.sample_values import JOB, a_finding, an_incident
+from remediation.engine import guard_review
+from remediation.engine.call_timeout import returns
 from remediation.engine.handler_failures import LONGEST_S, HandlingFailures
 from remediation.engine.intake import Intake
 from remediation.engine.job_state import JobState
@@ -214,6 +217,55 @@ def test_a_guard_that_fails_refuses(make_world, answer):
     [verdict] = {kept.verdict for kept in world.ledger.verdicts(incident="i1")}
     assert isinstance(verdict, Refuse)
     assert "mend it, or set enabled = false" in verdict.reason
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A guard that never returns."""
+
+    asked: list[str] = field(default_factory=list)
+    let: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, plan: Plan, situation: Situation, /):
+        self.asked.append(plan.id)
+        self.let.wait()
+        return Allow(guard="own", reason="it has come back, too late")
+
+
+def test_a_guard_that_never_returns_refuses_and_holds_nobody_up(make_world, monkeypatch):
+    monkeypatch.setattr(guard_review, "GUARD_S", 0.05)
+    world, silent = make_world(), Silent()
+    others = world.engine._review.guards
+    world.engine._review.guards = [*others[:2], silent, *others[2:]]
+    world.find("ecc error", WORKER, severity=Severity.SEV1, event=world.job.die(WORKER.name))
+    world.run(5)
+    assert world.sent == []
+    verdicts = {kept.verdict.guard: kept.verdict for kept in world.ledger.verdicts(incident="i1")}
+    refused = verdicts["test_bad_records"]
+    assert isinstance(refused, Refuse)
+    assert "did not return within" in refused.reason
+    assert "mend it" in refused.reason
+    assert len(verdicts) == len(others) + 1, "all others were asked"
+    assert len(silent.asked) == 1, "it is not asked again"
+    silent.let.set()
+
+
+def test_twin_a_guard_that_answers_while_the_server_was_stopped_is_believed():
+    """All looks of the waiting thread but one are after the stop."""
+    let, never, looks = threading.Event(), threading.Event(), []
+
+    def progress() -> int:
+        looks.append(1)
+        if len(looks) == 5:
+            let.set()
+        return 0
+
+    def waits(event: threading.Event) -> None:
+        event.wait()
+
+    assert returns("guards", lambda: waits(let), progress, 0.1)
+    assert not returns("guards", lambda: waits(never), lambda: 0, 0.01)
+    never.set()
 
 
 def test_a_listener_that_fails_does_not_stop_the_engine(make_world):
