@@ -34,6 +34,7 @@ _PAUSE_S = 0.001
 _IDLE_S = 0.05
 """The same where it has read all that the first one has."""
 _RETRY_S = 0.5
+_END_S = 30.0
 _BOOTSTRAP_KINDS: tuple[type[msgspec.Struct], ...] = (SchemaRecord, Layout, Baseline, ConfigChange)
 
 
@@ -111,6 +112,15 @@ class BackgroundCatchUp:
         self._thread.start()
 
     @property
+    def evaluator(self) -> Evaluator:
+        """The one that reads."""
+        return self._catch_up.evaluator
+
+    def abandon(self) -> None:
+        """It ends after the record that it is at; returns at once."""
+        self._stop.set()
+
+    @property
     def ready(self) -> bool:
         """Little is left: `take_over` is short."""
         return not self._thread.is_alive() and not self._stop.is_set()
@@ -127,9 +137,9 @@ class BackgroundCatchUp:
         return self._catch_up.evaluator, self._catch_up.reader
 
     def stop(self) -> None:
-        """Abandon the catch-up and wait for its thread."""
-        self._stop.set()
-        self._thread.join()
+        """Abandon the catch-up and wait for its thread, unless a detector holds that."""
+        self.abandon()
+        self._thread.join(_END_S)
 
     def _run(self) -> None:
         while not self._stop.is_set() and self._is_behind():

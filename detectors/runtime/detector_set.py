@@ -15,6 +15,7 @@ from eagle_eye.protocols import Detector
 from eagle_eye.types import Claim, Entity, Evidence, Finding, Kind, Mark
 from eagle_eye.writable_text import words_of, writable
 
+from .hang_watch import DetectorCall, HangWatch
 from .open_findings import OpenFindings, detector_digest
 
 LONGEST_TEXT = 4_000
@@ -41,6 +42,7 @@ class _Slot:
     digest: str
     every: int
     """It is asked at every so many ticks."""
+    call: DetectorCall
     failures: int = 0
 
     @property
@@ -51,7 +53,8 @@ class _Slot:
 class DetectorSet:
     """Fresh copies of all detectors for one job, and their open findings."""
 
-    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], notify: NotifyOperator) -> None:
+    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], notify: NotifyOperator, watch: HangWatch | None = None) -> None:
+        """`watch`: of the thread that evaluates."""
         self.findings = OpenFindings(job)
         self._job = job
         self._notify = notify
@@ -59,17 +62,23 @@ class DetectorSet:
         self._detectors: list[_Slot] | None = None
         """Made with the first frame: a name that nothing comes of costs nothing."""
         self._ticks = 0
+        self._watch = watch or HangWatch()
 
     def evaluate(self, frame: Frame, mark: Mark) -> list[Finding]:
         """Run the detectors on a frame: opened, revised and withdrawn findings, in the order of the detectors."""
         if frame.tick:
             self._ticks += 1
+        watch = self._watch
         found = list(self._end_inherited(frame, mark)) if self.findings.inherited else []
         for slot in self._slots:
             due = not frame.tick or self._ticks % slot.every == 0
             if slot.muted or not due:
                 continue
-            for claim in self._claims(slot, frame):
+            watch.count += 1
+            watch.inside = slot.call
+            claims = self._claims(slot, frame)
+            watch.inside = None
+            for claim in claims:
                 finding = self.findings.take(slot.name, slot.digest, claim, mark)
                 if finding is not None:
                     found.append(finding)
@@ -87,13 +96,13 @@ class DetectorSet:
         self._prototypes = prototypes
         if self._detectors is not None:
             before = {(slot.name, slot.digest): slot for slot in self._detectors}
-            slots = [_slot(name, detector) for name, detector in prototypes]
+            slots = [_slot(self._job, name, detector) for name, detector in prototypes]
             self._detectors = [before.get((slot.name, slot.digest), slot) for slot in slots]
 
     @property
     def _slots(self) -> list[_Slot]:
         if self._detectors is None:
-            self._detectors = [_slot(name, detector) for name, detector in self._prototypes]
+            self._detectors = [_slot(self._job, name, detector) for name, detector in self._prototypes]
         return self._detectors
 
     def _claims(self, slot: _Slot, frame: Frame) -> Iterable[Claim]:
@@ -117,9 +126,10 @@ class DetectorSet:
         return claims
 
 
-def _slot(name: str, detector: Detector) -> _Slot:
+def _slot(job: str, name: str, detector: Detector) -> _Slot:
     every = getattr(detector, "every", 1)
-    return _Slot(name, copy.deepcopy(detector), detector_digest(name, detector), every if isinstance(every, int) and every > 0 else 1)
+    every = every if isinstance(every, int) and every > 0 else 1
+    return _Slot(name, copy.deepcopy(detector), detector_digest(name, detector), every, DetectorCall(job, name))
 
 
 def _check(claims: Sequence[Claim]) -> None:

@@ -30,6 +30,7 @@ from eagle_eye.types import (
 from eagle_eye.writable_text import words_of
 
 from .detector_set import DetectorSet, NotifyOperator
+from .hang_watch import DetectorCall, HangWatch, MutedDetectors
 from .hot_window import HotWindow
 
 FIRST = LARGEST // 2
@@ -65,11 +66,11 @@ class Evaluation:
 class JobEvaluation:
     """State of the evaluation of one job: its frames, its detectors and their findings."""
 
-    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, notify: NotifyOperator) -> None:
+    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, notify: NotifyOperator, watch: HangWatch) -> None:
         self.name = name
         self.builder = FrameBuilder(name, schemas, topology)
         self.window = HotWindow()
-        self.detectors = DetectorSet(name, detectors, notify)
+        self.detectors = DetectorSet(name, detectors, notify, watch)
         self.events = False
         """Events wait for the next mark to be evaluated."""
         self.idle_ticks = 0
@@ -99,7 +100,11 @@ class Evaluator:
         topology: Topology | None = None,
         configure: Configure | None = None,
         notify: NotifyOperator | None = None,
+        hung: MutedDetectors | None = None,
     ) -> None:
+        """`hung`: detectors that are not called."""
+        self.watch = HangWatch()
+        """Says from outside which detector it is in."""
         self.jobs: dict[str, JobEvaluation] = {}
         self.incidents: dict[str, Incident] = {}
         """The open ones."""
@@ -112,6 +117,7 @@ class Evaluator:
         self.muted = False
         """During catch-up: detectors see the frames, but nothing is diagnosed or reported."""
         self._detectors = detectors
+        self._hung = hung or MutedDetectors()
         self._diagnoser = copy.deepcopy(diagnoser)
         self._switches = topology or Topology()
         self._configure = configure
@@ -197,8 +203,11 @@ class Evaluator:
     def _job(self, name: str) -> JobEvaluation:
         job = self.jobs.get(name)
         if job is None:
-            job = self.jobs[name] = JobEvaluation(name, self.schemas, self._switches, self._detectors, self._notify)
+            job = self.jobs[name] = JobEvaluation(name, self.schemas, self._switches, self._detectors_of(name), self._notify, self.watch)
         return job
+
+    def _detectors_of(self, job: str) -> Prototypes:
+        return [each for each in self._detectors if DetectorCall(job, each[0]) not in self._hung]
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
@@ -306,7 +315,7 @@ class Evaluator:
                 self._notify("config.refused", f"configuration {change.digest} is not used: {error}")
                 return
             for job in self.jobs.values():
-                job.detectors.reconfigure(self._detectors)
+                job.detectors.reconfigure(self._detectors_of(job.name))
         self.config = change
 
     def _notify(self, name: str, message: str) -> None:

@@ -46,6 +46,10 @@ class PartitionWork(Protocol):
         """Its thread has ended."""
         ...
 
+    def check(self) -> None:
+        """Called at each round. Where its thread is held for good it leaves that behind: it has ended then, superseded by its own term."""
+        ...
+
     def stop(self) -> None:
         """Ask it to finish the current frame, commit and end; returns at once."""
         ...
@@ -83,6 +87,8 @@ class PartitionOwnership:
     def round(self) -> None:
         """Renew our leases, release, take. Work on a partition that was lost or superseded is asked to stop."""
         try:
+            for work in self.owned.values():
+                work.check()
             self._renew()
             self._release()
             target = self._assignment()

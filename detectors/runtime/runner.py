@@ -29,6 +29,7 @@ from eagle_eye.types import ConfigChange, Finding, Incident, JobSnapshot, Mark, 
 from .baseline_learner import BaselineLearner
 from .catch_up import BOOTSTRAP, BackgroundCatchUp, catch_up
 from .evaluator import Configure, Evaluation, Evaluator, Prototypes
+from .hang_watch import DetectorCall, MutedDetectors
 from .incident_recorder import IncidentRecorder
 from .mark_writer import MarkWriter
 from .open_record_offsets import OpenRecordOffsets
@@ -82,6 +83,7 @@ class Runner:
         learner: BaselineLearner | None = None,
         tick_s: float = 1.0,
         marks: bool = True,
+        hung: MutedDetectors | None = None,
     ) -> None:
         """Nothing is read before `run` or `step`.
 
@@ -91,11 +93,13 @@ class Runner:
         were built from.
         """
         self.counts = RunnerCounts()
-        self.evaluator = Evaluator(detectors, diagnoser, topology=topology, configure=configure, notify=self._notify)
+        self.evaluator = Evaluator(detectors, diagnoser, topology=topology, configure=configure, notify=self._notify, hung=hung)
         self.offset = 0
         """Of the next message to read."""
         self.superseded_by = 0
         """Generation of a newer owner that was seen in the stream: this runner ends then; 0 = none."""
+        self.left_behind = False
+        """A detector holds its thread, and another runner has taken over: nothing more of this one is written."""
         self._stream, self._partition, self._clock = stream, partition, clock
         self._generation = generation
         self._subscribers = Subscribers(on_incidents, on_findings, on_snapshots, on_frame, on_notice)
@@ -110,7 +114,7 @@ class Runner:
         self._stop = threading.Event()
         self._open_records = OpenRecordOffsets(stream, partition)
         self._output = OutputBuffer(stream, self._open_records.written, lambda why: self._notify("record.refused", why))
-        self._new_evaluator = partial(Evaluator, detectors, diagnoser, topology=topology, configure=configure, notify=self._notify)
+        self._new_evaluator = partial(Evaluator, detectors, diagnoser, topology=topology, configure=configure, notify=self._notify, hung=hung)
         self._background: BackgroundCatchUp | None = None
         self._ready = self._unavailable = self._caught_up = False
         self._refusals: dict[str, float] = {}
@@ -121,7 +125,7 @@ class Runner:
     @property
     def superseded(self) -> bool:
         """A newer owner has taken over the partition."""
-        return self.superseded_by > 0
+        return self.superseded_by > 0 or self.left_behind
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Runs until `stop` is set or called, or until an owner of a higher generation is seen."""
@@ -136,6 +140,19 @@ class Runner:
     def stop(self) -> None:
         """End `run` after the current frame, which is committed; callable from any thread."""
         self._stop.set()
+
+    def hung_in(self, now: float) -> DetectorCall | None:
+        """The detector that does not return; asked again and again from one other thread, with the monotonic time."""
+        background = self._background
+        evaluators = [self.evaluator] if background is None else [self.evaluator, background.evaluator]
+        return next((call for each in evaluators if (call := each.watch.hung(now)) is not None), None)
+
+    def leave_behind(self) -> None:
+        """A detector holds its thread: should it come back, `run` ends and writes nothing. Callable from any thread."""
+        self.left_behind = True
+        self._stop.set()
+        if self._background is not None:
+            self._background.abandon()
 
     def _finish(self) -> None:
         """Write what is left; what cannot be written now is evaluated again by the next owner."""
@@ -164,6 +181,8 @@ class Runner:
             messages = self._read()
             for message in messages:
                 self._take(message)
+                if self.left_behind:
+                    return
             self._caught_up = self._caught_up or not messages
             if self._marks is not None and self._caught_up and not self.superseded:
                 self._append_marks(self._marks)
@@ -275,6 +294,8 @@ class Runner:
 
     def _publish(self, evaluation: Evaluation) -> None:
         """Write the results, call the subscribers, and only then commit the offset."""
+        if self.left_behind:
+            return
         incidents, findings = evaluation.incidents, evaluation.findings
         self.counts.frames += len(evaluation.frames)
         self.counts.findings += len(findings)

@@ -69,6 +69,13 @@ class Work:
     slow: bool = False
     """It does not end by itself."""
 
+    held: bool = False
+    """Its thread does not come back."""
+
+    def check(self) -> None:
+        if self.held:
+            self.superseded_by = self.term
+
     def stop(self) -> None:
         self.states.append("stopped")
 
@@ -134,6 +141,17 @@ class Deployment:
 @pytest.fixture
 def deployment(ledger: Ledger) -> Deployment:
     return Deployment(ledger)
+
+
+def test_a_partition_whose_thread_is_held_begins_again_above_its_term(deployment):
+    alone = deployment.start()
+    deployment.rounds(4)
+    before = alone.owned
+    alone.ownership.owned[2].held = True
+    deployment.rounds(2)
+    assert alone.owned == before | {2: before[2] + 1}
+    deployment.rounds(4)
+    assert alone.owned == before | {2: before[2] + 1}, "once"
 
 
 def test_one_process_owns_everything(deployment):
