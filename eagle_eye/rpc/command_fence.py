@@ -7,6 +7,7 @@ comes twice (its ack was lost, its commander was replaced) gets the first answer
 import contextlib
 import logging
 import threading
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from .control_messages import Body, Command
 log = logging.getLogger(__name__)
 
 FILE = "fence.json"
+CHECKSUM = b"\ncrc32 "
 ANSWERS = 256
 """Answers kept per job; the oldest go first."""
 ANSWER_BYTES = 64 * 1024
@@ -154,7 +156,7 @@ def _step(command: Command) -> str:
 def _read(path: Path) -> _Memory:
     """What is on disk. A file that cannot be read is moved aside: the term starts from the leader's welcome."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Memory)
+        return msgspec.json.decode(read_whole(path), type=_Memory)
     except FileNotFoundError:
         return _Memory()
     except OSError as error:
@@ -167,11 +169,19 @@ def _read(path: Path) -> _Memory:
         return _Memory()
 
 
+def read_whole(path: Path) -> bytes:
+    """What `write_whole` has written. Raises OSError; ValueError where it was changed since: a digit that the disk lost would be believed."""
+    data, mark, checksum = path.read_bytes().partition(CHECKSUM)
+    if mark and checksum != b"%08x" % zlib.crc32(data):
+        raise ValueError("changed since it was written (CRC-32)")
+    return data
+
+
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, or a machine that lost its power, sees the old one or the new one."""
+    """Replace a file by one line of JSON, so that a reader, or a machine that lost its power, sees the old one or the new one. A line with its checksum follows."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(path, data)
+        atomic_file.replace(path, data + CHECKSUM + b"%08x" % zlib.crc32(data))
     except OSError as error:
         raise ControlError(
             f"cannot write {path}: {error.strerror}; free space or make it writable: without it an old leader "

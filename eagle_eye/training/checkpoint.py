@@ -38,6 +38,9 @@ KEPT = 2
 LEFT_S = 3600.0
 """Data that no manifest names for so long are nobody's: a save of another process takes less time between its two files."""
 _DISCARDED = ".discarded"
+_SEAL = ', "manifest_crc32": '
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
+"""What a damaged manifest, or one nested too deep, raises."""
 _DATA = ".safetensors"
 _log = logging.getLogger("eagle_eye.checkpoint")
 
@@ -134,7 +137,7 @@ def _write(prepared: PreparedCheckpoint) -> Path:
     atomic_file.replace(home / name, prepared.data)
     path = home / f"{_stem(prepared.step)}.json"
     try:
-        atomic_file.replace(path, json.dumps({**prepared.manifest, "data": name, "saved": time.time()}).encode())
+        atomic_file.replace(path, _sealed({**prepared.manifest, "data": name, "saved": time.time()}))
     except OSError:
         with contextlib.suppress(OSError):
             (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
@@ -175,9 +178,9 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
             continue
         try:
             data = _whole(entry)
-            rest = json.loads(entry.path.read_text())["rest"]
+            rest = _manifest(entry.path)["rest"]
             return state_tree.unflatten(safetensors.torch.load(data), rest), entry.step
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except _UNREADABLE as error:
             _log.warning("checkpoint %s cannot be used, an older one is tried: %s", entry.path, error)
     return None
 
@@ -200,9 +203,27 @@ def _stem(step: int) -> str:
     return f"step-{step:012d}"
 
 
+def _sealed(manifest: dict[str, Any]) -> bytes:
+    """With a checksum of its own: it holds the step, and what of the state is no tensor."""
+    text = json.dumps(manifest)
+    return f"{text[:-1]}{_SEAL}{zlib.crc32(text.encode())}}}".encode()
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """Raises what _UNREADABLE names; ValueError for one that was changed since it was written."""
+    text, mark, seal = path.read_text().rpartition(_SEAL)
+    text = f"{text}}}" if mark else seal
+    if mark and seal != f"{zlib.crc32(text.encode())}}}":
+        raise ValueError("the manifest was changed since it was written (CRC-32)")
+    manifest = json.loads(text)
+    if not isinstance(manifest, dict):
+        raise TypeError("the manifest is no JSON object")
+    return manifest
+
+
 def _entry(path: Path) -> SavedCheckpoint | None:
     try:
-        manifest = json.loads(path.read_text())
+        manifest = _manifest(path)
         if manifest["version"] != VERSION:
             raise ValueError(f"version {manifest['version']}, this program reads {VERSION}")
         return SavedCheckpoint(
@@ -214,7 +235,7 @@ def _entry(path: Path) -> SavedCheckpoint | None:
             finite=bool(manifest["finite"]),
             epoch=int(manifest["epoch"]),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (*_UNREADABLE, OverflowError) as error:
         _log.warning("checkpoint %s cannot be used: %s", path, error)
         return None
 
@@ -261,8 +282,8 @@ def _is_left_over(data: Path) -> bool:
 
 def _data_names(manifests: Iterable[Path]) -> Iterable[str]:
     for path in manifests:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            yield str(json.loads(path.read_text())["data"])
+        with contextlib.suppress(*_UNREADABLE):
+            yield str(_manifest(path)["data"])
 
 
 def _tell_launcher(kind: str, **fields: Any) -> None:

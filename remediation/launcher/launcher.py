@@ -217,8 +217,9 @@ def clean_up(settings: LauncherSettings, fence: CommandFence) -> None:
     """
     fence.remove()
     if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
-        with contextlib.suppress(OSError):  # not empty: there are checkpoints
-            settings.checkpoints.rmdir()
+        with contextlib.suppress(OSError):  # not empty: there are checkpoints, or other jobs of its tenant
+            for directory in (settings.checkpoints, *settings.checkpoints.parents[:2]):
+                directory.rmdir()
 
 
 class CordonAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,7 +269,7 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     """
     clock = SystemClock()
     stream = open_stream_in(settings.state_dir, settings.stream, clock, access=settings.access, node=settings.node)
-    name = f"launcher-{settings.run}-{settings.node}"
+    name = f"launcher-{settings.run}@{settings.node}"  # no name has an @: the run a-b on c is not the run a on b-c
     writer = SpooledWriter(
         stream, settings.state_dir / "spool", clock=clock, name=name, max_bytes=settings.stream.spool_bytes,
         confirmed_by=confirmed_by(settings.stream),

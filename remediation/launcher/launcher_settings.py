@@ -59,7 +59,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_skipped_steps: int = 0
     """Steps that the job may skip, in its whole life, because the same failure came again in them; 0: it ends with it."""
     checkpoint_dir: Path | None = None
-    """Shared by all nodes. Default: state_dir/checkpoints/<job with / as _>."""
+    """Shared by all nodes. Default: state_dir/checkpoints/<job>."""
     working_dir: Path | None = None
     """Of the workers. Default: the launcher's own."""
     environment: dict[str, str] | None = None
@@ -146,7 +146,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def checkpoints(self) -> Path:
         """Where the job's checkpoints lie."""
-        return self.checkpoint_dir or self.state_dir / "checkpoints" / self.job.replace("/", "_")
+        return self.checkpoint_dir or self.state_dir / "checkpoints" / self.job
 
     @property
     def logs(self) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.errors import UNREADABLE, ControlError, Stale
-from eagle_eye.rpc.command_fence import write_whole
+from eagle_eye.rpc.command_fence import read_whole, write_whole
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.types import Layout
 from eagle_eye.types.entity import Number
@@ -129,7 +129,7 @@ class VoteLog:
 
     def _read(self) -> VoteRecord:
         try:
-            return VoteRecord(**msgspec.structs.asdict(msgspec.json.decode(self.path.read_bytes(), type=_Written)))
+            return VoteRecord(**msgspec.structs.asdict(msgspec.json.decode(read_whole(self.path), type=_Written)))
         except FileNotFoundError:
             return VoteRecord()
         except (OSError, *UNREADABLE) as error:

@@ -208,7 +208,7 @@ def is_stop_of(event: Event, stopped: drills.ActiveDrill) -> bool:
 
 def test_a_worker_that_ends_with_zero_while_the_others_need_it_is_named_and_no_node_is_evicted(demo_job: DemoJob) -> None:
     since, worker = demo_job.clock.now(), demo_job.workers()[1]
-    (demo_job.cluster.state_dir / "checkpoints" / "test_loop_run-1" / "leave").touch()
+    (demo_job.cluster.state_dir / "checkpoints" / "test" / "loop" / "run-1" / "leave").touch()
     wait(demo_job, "the incident to be healed", lambda: demo_job.record.settled(since))
     (kept,) = accused_since(demo_job, since)
     assert verdict(kept) == ("worker ended early", worker.name)

@@ -40,6 +40,15 @@ def test_a_command_raises_what_is_remembered(tmp_path: Path) -> None:
     assert (after.term, after.epoch(JOB)) == (4, 6)
 
 
+def test_a_term_in_which_a_digit_was_lost_is_not_believed(tmp_path: Path) -> None:
+    """Every leader would be refused until its term was as high."""
+    CommandFence(tmp_path).admit(order(term=4))
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes().replace(b'"term":4', b'"term":9'))
+    assert CommandFence(tmp_path).term == 0
+    assert path.with_name(f"{FILE}.torn").exists()
+
+
 def test_zero_means_no_leader_and_no_epoch() -> None:
     fence = CommandFence()
     fence.admit(order(term=5, epoch=5))

@@ -132,9 +132,34 @@ def test_a_manifest_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str
     assert found[1] == 10
 
 
+@pytest.mark.parametrize(("before", "after"), [('"step": 20', '"step": 28'), ('"lr": 0.001', '"lr": 0.901'), ('"finite": true', '"finite": 1   ')])
+def test_a_manifest_in_which_a_digit_was_lost_is_passed_over(tmp_path: Path, before: str, after: str) -> None:
+    """It holds the step, and what of the state is no tensor: training would go on with another learning rate."""
+    checkpoint.save(state(), 10, tmp_path)
+    path = checkpoint.save_or_raise({"lr": 0.001, "schedule": {1: 2, 10: 3, 9: float("nan")}}, 20, tmp_path)
+    whole = path.read_text()
+    assert before in whole
+    path.write_text(whole.replace(before, after))
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert found[1] == 10
+    path.write_text(whole)
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert (found[0]["lr"], found[1]) == (0.001, 20), "twin: as it was written"
+
+
+@pytest.mark.parametrize("text", ["[]", "7", '"x"', '{"data": ' + "[" * 100_000, '{"step": "9", "version": 1, "bytes": Infinity}'])
+def test_a_manifest_of_any_kind_beside_it_fails_no_save(tmp_path: Path, text: str) -> None:
+    (tmp_path / "step-000000000005.json").write_text(text)
+    checkpoint.save_or_raise(state(), 10, tmp_path)
+    assert [entry.step for entry in checkpoint.entries(tmp_path)] == [10]
+
+
 def test_a_manifest_names_no_file_outside(tmp_path: Path) -> None:
     path = checkpoint.save_or_raise(state(), 10, tmp_path)
     manifest = json.loads(path.read_text())
+    del manifest["manifest_crc32"]
     path.write_text(json.dumps({**manifest, "data": "../../etc/passwd"}))
     assert checkpoint.entries(tmp_path)[0].data == tmp_path / "passwd"
     assert checkpoint.load(tmp_path) is None

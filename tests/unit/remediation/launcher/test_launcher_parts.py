@@ -71,6 +71,14 @@ def test_a_command_that_cannot_run_is_refused_by_name(tmp_path: Path, words: tup
         parse_training_command(words, tmp_path)
 
 
+def test_two_jobs_have_two_folders_of_checkpoints(tmp_path: Path) -> None:
+    """They would load and delete each other's."""
+    jobs = ("a_b/c/d", "a/b_c/d", "a/b/c_d", "a_b_c/d/e", "a/b/c.d")
+    folders = [settings(tmp_path, job=job).checkpoints for job in jobs]
+    assert len(set(folders)) == len(jobs)
+    assert not any(folder in other.parents for folder in folders for other in folders)
+
+
 def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
     for wrong in ({"job": "name"}, {"node": "a/b"}, {"node": ".."}, {"job": "a/b/.."}, {"job": "a/b/*"}, {"nproc": 0}, {"nnodes": (3, 2)}):
         with pytest.raises(ConfigError):
@@ -395,7 +403,7 @@ def test_a_run_that_is_over_leaves_its_log_and_its_vote(tmp_path: Path) -> None:
 
 def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path) -> None:
     given = settings(tmp_path)
-    assert "checkpoints/t_n_r/step-1" in left_by(given, given.checkpoints / "step-1")
+    assert "checkpoints/t/n/r/step-1" in left_by(given, given.checkpoints / "step-1")
     chosen = settings(tmp_path / "other", checkpoint_dir=tmp_path / "other" / "mine")
     assert "mine" in left_by(chosen)
 

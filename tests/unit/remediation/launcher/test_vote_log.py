@@ -45,6 +45,18 @@ def test_an_epoch_that_others_agreed_to_starts_though_the_disk_takes_nothing(tmp
     assert last.epoch == 4
 
 
+@pytest.mark.parametrize(("before", "after"), [(b'"promised":7', b'"promised":9'), (b'"ballot":"a"', b'"ballot":"b"'), (b"crc32 ", b"crc33 "), (b"}\ncrc32", b"}")])
+def test_a_vote_in_which_a_digit_was_lost_is_not_believed(tmp_path: Path, before: bytes, after: bytes) -> None:
+    VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=7, ballot="a"))
+    path = tmp_path / "votes" / "r" / "n0.json"
+    whole = path.read_bytes()
+    assert before in whole
+    path.write_bytes(whole.replace(before, after))
+    assert str(path) in VoteLog(tmp_path, "r", "n0").unreadable
+    path.write_bytes(whole)
+    assert VoteLog(tmp_path, "r", "n0").record.promised == 7, "twin: as it was written"
+
+
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[1]", b'{"promised": "x"}', b"\xff\xfe", b"{}", b'{"promised": -7}', b'{"more": ' + b"[" * 100_000])
 def test_who_cannot_read_its_votes_abstains_until_the_job_goes_on_with_it(tmp_path: Path, damaged: bytes) -> None:
     VoteLog(tmp_path, "r", "n0").promise(Electorate(epoch=7, ballot="a"))
