@@ -78,14 +78,14 @@ def _is_orphaned_socket(path: Path, launched: dict[str, bool], now: float) -> bo
 
 
 def _has_no_listener(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-        caller.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+            caller.setblocking(False)
             caller.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:  # busy, no socket at all, gone meanwhile, or another user's
-            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # busy, no socket at all, gone meanwhile, another user's, or no descriptor is left
+        return False
     return False
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from collectors.worker.procfs import alive, users_of
+from collectors.worker.procfs import alive, certain_users_of
 from eagle_eye.errors import UNREADABLE
+from eagle_eye.open_file_limit import NO_ROOM
 from eagle_eye.regular_file import read_owned
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,12 @@ class JobDirectory:
         self._unreadable = False
         for name, version in versions:
             before = self._files.get(name)
-            files[name] = before if before and before[0] == version else (version, self._read(name))
+            try:
+                files[name] = before if before and before[0] == version else (version, self._read(name))
+            except OSError as error:  # no room to look: it is read at the next round
+                log.warning("job file %s cannot be read now: %s", self.path / name, error)
+                if before:
+                    files[name] = before
         self._files = files
         return tuple(self._of_first_users([job for _, job in files.values() if job is not None]))
 
@@ -175,13 +181,15 @@ class JobDirectory:
         return [file for own in found.values() for file in own]
 
     def _read(self, name: str) -> LocalJob | None:
-        """Content of a job file; None, with one warning, if it cannot be read."""
+        """Content of a job file; None, with one warning, if it cannot be read. Raises OSError where that says nothing of the file."""
         try:
             content, user = read_owned(self.path / name, LARGEST, follow=False)
             job = msgspec.structs.replace(msgspec.json.decode(content, type=LocalJob), user=user, file=name)
         except FileNotFoundError:
             return None
         except (OSError, *UNREADABLE) as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise
             log.warning("job file %s is ignored: %s", self.path / name, error)
             return None
         if job.version != VERSION:
@@ -238,5 +246,12 @@ class JobDirectory:
 
 
 def _may_be_of(user: int, pid: int, start_time: int) -> bool:
-    """Whether a process that a user's file names is that user's, or is gone. Without a start time a later process could be meant."""
-    return start_time > 0 and (not alive(pid, start_time) or user in users_of(pid))
+    """Whether a process that a user's file names is that user's, or is gone. Without a start time a later process could be meant. Raises OSError where there is no room to look."""
+    if start_time <= 0 or not alive(pid, start_time):
+        return start_time > 0
+    try:
+        return user in certain_users_of(pid)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        return False

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from eagle_eye.open_file_limit import NO_ROOM
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 EXITING = 0x4
@@ -95,21 +97,30 @@ class ProcessHandle:
 
 
 def alive(pid: int, start_time: int = 0) -> bool:
-    """Whether a process is alive; a zombie is not."""
-    process = ProcessHandle.open(pid, start_time)
-    if process is None:
+    """Whether a process is alive; a zombie is not. One that cannot be looked at, since no descriptor is left, is not gone for that."""
+    if pid <= 0:
         return False
+    try:
+        process = ProcessHandle(pid, os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in NO_ROOM
+    stat = process.read()
     process.close()
-    return True
+    return stat is not None and stat.state not in DEAD and start_time in {0, stat.start_time}
 
 
 def users_of(pid: int) -> tuple[int, ...]:
     """Real and effective user id of a process; none if it is gone. Unlike the owner of its /proc entry they are told of every process."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as status:  # noqa: PTH123  # asked for each worker
-            line = next(line for line in status if line.startswith(b"Uid:"))
-    except (OSError, StopIteration):
+        return certain_users_of(pid)
+    except OSError:
         return ()
+
+
+def certain_users_of(pid: int) -> tuple[int, ...]:
+    """The same. Raises OSError where they cannot be told: the process is gone, or no descriptor is left."""
+    with open(f"/proc/{pid}/status", "rb") as status:  # noqa: PTH123  # asked for each worker
+        line = next((line for line in status if line.startswith(b"Uid:")), b"")
     return tuple(int(user) for user in line.split()[1:3])
 
 

@@ -13,6 +13,7 @@ from eagle_eye.app.plugin_wiring import log_to_stderr, make_directories
 from eagle_eye.app.termination import termination_event
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
+from eagle_eye.open_file_limit import raise_open_file_limit
 from eagle_eye.training import atomic_file
 from eagle_eye.training.ring_buffer import start_time_of
 
@@ -23,6 +24,7 @@ PID_FILE = "agent.pid"
 def serve(config: Config, node: str, server: str) -> None:
     """Run this node's agent until Ctrl-C or SIGTERM. Raises ConfigError or PluginError."""
     log_to_stderr()
+    raise_open_file_limit()
     make_directories(config)
     stop = termination_event()
     with _pid_file(config.run / PID_FILE):

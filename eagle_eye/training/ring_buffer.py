@@ -164,6 +164,9 @@ class RingWriter:
         try:
             os.posix_fallocate(file, 0, SIZE)
             memory = mmap.mmap(file, SIZE)
+        except OSError:
+            Path(unfinished).unlink(missing_ok=True)  # it would keep what little room there is
+            raise
         finally:
             os.close(file)
         memory[_WORKER : _WORKER + len(name)] = name

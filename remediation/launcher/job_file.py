@@ -1,5 +1,6 @@
 """`jobs/<run>.json` in the run directory: the only thing that agent and launcher have in common."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -15,6 +16,7 @@ from remediation.launcher.worker.worker_process import Worker
 log = logging.getLogger(__name__)
 
 VERSION = 1
+RETRY_S = 5.0
 
 
 class JobFile:
@@ -26,6 +28,8 @@ class JobFile:
         self._job, self._node, self._pid = job, node, pid
         self._run = job.rsplit("/", 1)[-1]
         self.path = run_dir / "jobs" / f"{self._run}.json"
+        self._content: bytes | None = None
+        """What it is to hold; None: it is to be none."""
         self._told = False
         """It was said that it cannot be written."""
 
@@ -36,12 +40,23 @@ class JobFile:
             "launcher_pid": self._pid, "launcher_start_time": start_time_of(self._pid),
             "workers": [_words(worker) for worker in workers], "checkpoints": self._checkpoints, "state": state,
         }  # fmt: skip
+        self._put(msgspec.json.encode(writable(body)))
+
+    async def keep(self) -> None:
+        """Write again what could not be written, or is there no more; until cancelled."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            if self._content is not None and (self._told or not self.path.exists()):
+                self._put(self._content)
+
+    def _put(self, content: bytes) -> None:
+        self._content = content
         try:
-            self._write(msgspec.json.encode(writable(body)))
+            self._write(content)
             self._told = False
         except OSError as error:
             if not self._told:
-                log.warning("%s cannot be written, so that the agent of this node does not see the job: %s; free space", self.path, error)
+                log.warning("%s cannot be written, so that the agent of this node does not see the job: %s; it is tried again", self.path, error)
             self._told = True
 
     def _write(self, content: bytes) -> None:
@@ -53,6 +68,7 @@ class JobFile:
             atomic_file.replace(self.path, content, durable=False)
 
     def remove(self) -> None:
+        self._content = None
         with contextlib.suppress(OSError):  # the agent sees that the launcher is gone
             self.path.unlink(missing_ok=True)
 

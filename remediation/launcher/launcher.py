@@ -17,6 +17,7 @@ from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError
+from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
@@ -70,7 +71,7 @@ class Launcher:
         self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid(), settings.checkpoints)
         self._workers = Workers(settings, self._command, environment, self._worker_ended)
         self._workers.check_paths()
-        self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)
+        self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost, raise_open_file_limit())
         self._workers.zygote = self._zygote
         witness = LauncherLossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
         network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock, settings.job))
@@ -105,7 +106,7 @@ class Launcher:
         return code
 
     def _loops(self) -> list[Coroutine[Any, Any, None]]:
-        watches = {"the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch}
+        watches = {"the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch, "the job file": self._job_file.keep}
         loops = watches | self._participation.loops
         return [BackgroundLoop(name, begin, self._tell_loop, self._clock).run() for name, begin in loops.items()]
 
@@ -278,6 +279,7 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     def write(topic: str, key: str, value: bytes) -> None:
         writer.write(topic, key, value, keep=True)
 
+    tell_no_room_seldom(asyncio.get_running_loop())
     try:
         return await Launcher(await _with_gpus(settings), write, clock).run(stop)
     except TimeoutError as error:

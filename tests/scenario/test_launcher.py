@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -248,7 +249,7 @@ def progress(cluster: LauncherCluster, node: int) -> int:
 
 def test_the_workers_find_what_torchrun_would_give_them(cluster: LauncherCluster) -> None:
     (cluster.directory / "train.py").write_text(
-        "import json, os\nprint(json.dumps(dict(os.environ)), flush=True)\n"
+        "import json, os, resource\nprint(json.dumps({**os.environ, 'open files': resource.getrlimit(resource.RLIMIT_NOFILE)}), flush=True)\n"
     )  # fmt: skip
     for node in (0, 1):
         cluster.launch(node)
@@ -262,6 +263,7 @@ def test_the_workers_find_what_torchrun_would_give_them(cluster: LauncherCluster
     assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found}) == 1
     assert found[0]["GLOO_SOCKET_IFNAME"] == "lo"
     assert found[0]["TORCHELASTIC_RUN_ID"] == cluster.run
+    assert {tuple(each["open files"]) for each in found} == {resource.getrlimit(resource.RLIMIT_NOFILE)}, "the launcher may open more than they may"
 
 
 def test_who_comes_second_to_the_meeting_place_listens_beside_it(cluster: LauncherCluster) -> None:

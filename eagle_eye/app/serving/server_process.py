@@ -17,6 +17,7 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.ledger.timeline import CLOCK_JUMPED
+from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Notice
 from remediation.alerts.receiver import endpoints_of
@@ -37,6 +38,7 @@ RunningRole = Coroutine[None, None, None]
 def serve(config: Config, listen: str = "") -> None:
     """Run in the role of the configuration until Ctrl-C or SIGTERM. Raises an EagleEyeError for what cannot be started."""
     plugin_wiring.log_to_stderr()
+    raise_open_file_limit()
     plugin_wiring.check(config, "the configuration")
     clock, address = SystemClock(), listen or config.server.listen
     if config.server.role != "detect":
@@ -66,6 +68,7 @@ class ServerProcess:
 
     async def run(self) -> None:
         """Run until SIGINT or SIGTERM. Raises the error that ended a role."""
+        tell_no_room_seldom(asyncio.get_running_loop())
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         plugin_wiring.make_directories(self._config)

@@ -55,16 +55,24 @@ class DeathWatch:
         self._looked_before = 0.0
         self._files: dict[int, int] = {}
         self._pidfds: dict[int, int] = {}
+        self._unwatched: set[int] = set()
+        """Tried again at each look."""
 
     def watch(self, pid: int) -> None:
         """Begin to watch; a process that is gone already is reported at the next look."""
         loop = asyncio.get_running_loop()
         try:
-            self._files[pid] = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            if pid not in self._files:
+                self._files[pid] = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
             self._pidfds[pid] = os.pidfd_open(pid)
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
+            self._unwatched.discard(pid)
             loop.call_soon(self._report, pid, None)
             return
+        except OSError:  # no descriptor is left: that says nothing of the process
+            self._unwatched.add(pid)
+            return
+        self._unwatched.discard(pid)
         loop.add_reader(self._pidfds[pid], self._look_at, pid)
 
     def quicken(self) -> None:
@@ -73,6 +81,7 @@ class DeathWatch:
 
     def forget(self, pid: int) -> None:
         """No longer watch."""
+        self._unwatched.discard(pid)
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
             asyncio.get_running_loop().remove_reader(pidfd)
@@ -91,6 +100,8 @@ class DeathWatch:
 
     def look(self) -> None:
         """Look at all of them now."""
+        for pid in tuple(self._unwatched):
+            self.watch(pid)
         for pid in tuple(self._files):
             self._look_at(pid)
 

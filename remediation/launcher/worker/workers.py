@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -27,6 +28,8 @@ from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, 
 from .worker_exit import code_of
 from .worker_process import Worker
 from .zygote_client import ZygoteLink, kill_group
+
+log = logging.getLogger(__name__)
 
 STATUS_S = 5.0
 """A process that is gone was reaped by the zygote: its word of how it ended is under way, however busy the machine, or else the zygote is lost, which
@@ -159,7 +162,8 @@ class Workers:
                 reader.close()
             del self._by_pid[old.pid]
             for path in {old.ring, old.socket} - {worker.ring, worker.socket}:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a later sweep finds it
+                    path.unlink(missing_ok=True)
         worker.replaced = True
 
     def adopt(self, layout: Layout) -> None:
@@ -477,7 +481,10 @@ class Workers:
         """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read."""
         for folder, prefix in ((self._ring_dir, self._rings), (self._settings.run_dir, f"{self._settings.run}-")):
             ours = re.compile(rf"{re.escape(prefix)}\d+-(\d+)\.(ring|sock)")  # run `7-1` beside run `7` keeps its own
-            for path in folder.glob("*.*"):
-                named = ours.match(path.name)
-                if named and (keep_from is None or int(named[1]) < keep_from):
-                    path.unlink(missing_ok=True)
+            try:
+                for path in folder.glob("*.*"):
+                    named = ours.match(path.name)
+                    if named and (keep_from is None or int(named[1]) < keep_from):
+                        path.unlink(missing_ok=True)
+            except OSError as error:  # read-only by now, or no descriptor is left: what stays costs some space, and no epoch
+                log.warning("what earlier epochs have left in %s cannot be removed: %s", folder, error)

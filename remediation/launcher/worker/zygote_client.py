@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
@@ -23,7 +24,9 @@ OnExit = Callable[[int, int, float | None], None]
 class ZygoteLink:
     """Owns the zygote. Start it from the main thread: what it forks dies with the thread that forked."""
 
-    def __init__(self, interpreter: str, on_exit: OnExit, on_lost: Callable[[], None]) -> None:
+    def __init__(self, interpreter: str, on_exit: OnExit, on_lost: Callable[[], None], open_files: tuple[int, int] | None = None) -> None:
+        """`open_files`: limits (soft, hard) of the workers, where the launcher has others."""
+        self._open_files = open_files
         self.pid = 0
         self.modules: tuple[str, ...] = ()
         self._interpreter = interpreter
@@ -51,6 +54,9 @@ class ZygoteLink:
         finally:
             theirs.close()
         self.pid = self._process.pid
+        if self._open_files is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or may have no other limits
+                resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self._open_files)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=messages.LONGEST)
         self._awaited["ready"] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))

@@ -6,12 +6,13 @@ import os
 import socket
 from pathlib import Path
 
-from collectors.agent.garbage_collector import collect_garbage
+from collectors.agent.garbage_collector import _has_no_listener, collect_garbage
 from collectors.agent.job_directory import JobDirectory
-from collectors.worker.procfs import ProcessHandle
+from collectors.worker.procfs import ProcessHandle, alive
 from eagle_eye.clock import FakeClock
 from eagle_eye.training.ring_buffer import RingWriter, start_time_of
 from eagle_eye.types import digest_of
+from fakes.no_descriptors import no_descriptors
 from fakes.ring_trainer import DEAD_PID, Trainer, write_listing
 
 
@@ -70,6 +71,17 @@ def test_what_a_killed_launcher_itself_listened_on_goes_at_once(tmp_path: Path, 
             stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(tmp_path / name))
         removed = collect_garbage(tmp_path, JobDirectory(tmp_path).read(), 0.0, "n1", tmp_path / "shared")
     assert removed == [dead.path, tmp_path / "r1-launcher.sock", tmp_path / "r1-elastic.sock"], "the young one may be about to listen"
+
+
+def test_a_process_that_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(tmp_path: Path) -> None:
+    """The ring of a worker that trains was removed, as its launcher and it seemed to be dead."""
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(tmp_path / "r1-launcher.sock"))
+        with no_descriptors():
+            seen = alive(os.getpid(), start_time=1), _has_no_listener(tmp_path / "r1-launcher.sock")
+        assert seen == (True, False)
+        assert (alive(os.getpid(), start_time=1), alive(DEAD_PID)) == (False, False), "twin: with a descriptor it is known to be another"
+        assert _has_no_listener(tmp_path / "r1-launcher.sock")
 
 
 def test_nothing_of_a_living_launcher_is_swept(tmp_path: Path, clock: FakeClock) -> None:

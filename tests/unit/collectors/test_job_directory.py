@@ -1,5 +1,6 @@
 """Job files of several users in one directory: each is believed of its own processes and files, and of its own run."""
 
+import errno
 import json
 import os
 import socket
@@ -147,6 +148,22 @@ def test_a_directory_that_cannot_be_read_for_a_moment_ends_no_job(run_dir: Path,
     (run_dir / "jobs").unlink()
     there.rename(run_dir / "jobs")
     assert only(directory).run == RUN
+
+
+@pytest.mark.parametrize("where", ["read_owned", "certain_users_of"])
+def test_a_file_that_cannot_be_read_for_want_of_descriptors_is_read_at_the_next_round(run_dir: Path, theirs: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The agent did not see the job before its launcher wrote the file again, or called its processes another user's."""
+
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    directory = JobDirectory(run_dir)
+    register(run_dir, worker(theirs), launcher=theirs)
+    with monkeypatch.context() as patch:
+        patch.setattr(job_directory, where, full)
+        assert directory.read() == ()
+    assert [each.pid for each in only(directory).workers] == [theirs]
+    assert reasons(directory) == []
 
 
 def test_a_launcher_whose_file_name_is_taken_takes_another() -> None:

@@ -1,3 +1,4 @@
+import errno
 import math
 import os
 import random
@@ -238,3 +239,18 @@ def test_a_ring_of_a_process_whose_name_was_cut_within_a_character(path: Path) -
         with RingReader.open(path) as reader:
             assert reader.alive()
         process.communicate(b"\n")
+
+
+def test_a_ring_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each epoch left a part of one in shared memory, which is all that a container has of it."""
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="No space left"):
+            RingWriter.create(tmp_path / "x.ring")
+    assert list(tmp_path.iterdir()) == []
+    RingWriter.create(tmp_path / "x.ring").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.ring"], "twin: with room"

@@ -1,5 +1,6 @@
 """The file by which the agent knows a job: where it cannot be written, the job goes on without it."""
 
+import asyncio
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import pytest
 
 from eagle_eye.app.launcher_registry import FOLDER, registered, run_dirs
 from fakes.launcher_member import made
+from remediation.launcher import job_file as job_file_module
 from remediation.launcher.job_file import JobFile
 
 
@@ -30,6 +32,38 @@ def test_a_run_directory_that_takes_nothing_does_not_keep_workers_from_being_sta
     (tmp_path / "jobs").unlink()
     file.write(3, ())
     assert json.loads(file.path.read_bytes())["epoch"] == 3
+
+
+def test_what_could_not_be_written_or_was_removed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent saw the job no more before its next epoch, which may be never."""
+    monkeypatch.setattr(job_file_module, "RETRY_S", 0.001)
+    file = job_file(tmp_path)
+
+    async def until_there() -> int:
+        keeping = asyncio.create_task(file.keep())
+        async with asyncio.timeout(60):
+            while not file.path.exists():
+                await asyncio.sleep(0.001)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        return int(json.loads(file.path.read_bytes())["epoch"])
+
+    (tmp_path / "jobs").write_text("a file where the directory should be")
+    file.write(7, ())
+    (tmp_path / "jobs").unlink()
+    assert asyncio.run(until_there()) == 7
+    file.path.unlink()
+    assert asyncio.run(until_there()) == 7
+    file.remove()
+
+    async def twin() -> None:
+        keeping = asyncio.create_task(file.keep())
+        await asyncio.sleep(0.02)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(twin())
+    assert not file.path.exists(), "twin: the job is over"
 
 
 def test_a_path_that_is_no_utf_8_is_written_with_question_marks(tmp_path: Path) -> None:

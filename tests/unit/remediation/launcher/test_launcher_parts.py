@@ -1,7 +1,9 @@
 """The small parts of a launcher: commands, exits, /proc, promises, presence, settings."""
 
 import asyncio
+import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,8 +15,10 @@ import pytest
 from psutil import net_if_addrs
 
 from eagle_eye.errors import ConfigError, LaunchError
+from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.types import Layout, RankPlacement
+from fakes.no_descriptors import no_descriptors
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.coordinator.failure_signature import signal_name
 from remediation.launcher.coordinator.quorum import Electorate
@@ -281,6 +285,75 @@ def test_each_death_is_told_once_with_its_status() -> None:
     told = asyncio.run(watch())
     assert len(told) == 1
     assert told[0][1] in (signal.SIGKILL, None), "the kernel shows the status at once, or not at all"
+
+
+def test_a_worker_that_cannot_be_watched_for_want_of_descriptors_is_not_dead() -> None:
+    """Its death was told, and all workers were started again."""
+
+    async def watch() -> list[int]:
+        told: list[int] = []
+        heard = asyncio.Event()
+
+        def hear(pid: int, _status: int | None) -> None:
+            told.append(pid)
+            heard.set()
+
+        deaths = DeathWatch(hear, look_s=0.002)
+        child = subprocess.Popen(["sleep", "60"])
+        with no_descriptors():
+            deaths.watch(child.pid)
+            deaths.look()
+            await asyncio.sleep(0)
+        assert told == []
+        deaths.look()
+        child.kill()
+        async with asyncio.timeout(60):
+            await heard.wait()
+        child.wait()
+        deaths.watch(child.pid)
+        await asyncio.sleep(0)
+        deaths.close()
+        return told
+
+    told = asyncio.run(watch())
+    assert len(told) == 2, "twin: one that is gone is told at once"
+
+
+def test_what_cannot_be_removed_of_earlier_epochs_keeps_no_worker_from_starting(tmp_path: Path) -> None:
+    workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _worker, _status: None)
+    old = tmp_path / "r-0-1.sock"
+    old.touch()
+    with no_descriptors():
+        workers._sweep(2)
+    assert old.exists()
+    workers._sweep(2)
+    assert not old.exists(), "twin: later it is removed"
+
+
+def test_a_launcher_may_open_more_files_than_its_workers() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        assert raise_open_file_limit() == (256, hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_that_cannot_be_accepted_are_told_seldom() -> None:
+    """asyncio logged 6 MB of tracebacks in a minute."""
+
+    async def run() -> list[str]:
+        loop, told = asyncio.get_running_loop(), list[str]()
+        loop.default_exception_handler = lambda context: told.append(context["message"])  # type: ignore[method-assign]
+        tell_no_room_seldom(loop)
+        for _ in range(100):
+            loop.call_exception_handler({"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
+        for _ in range(2):
+            loop.call_exception_handler({"message": "twin", "exception": OSError(errno.EPIPE, "Broken pipe")})
+        return told
+
+    assert asyncio.run(run()) == ["accept", "twin", "twin"]
 
 
 @pytest.mark.parametrize(
