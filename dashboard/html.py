@@ -1,6 +1,6 @@
 """Pieces of a page as HTML: tables, badges, tiles, empty states. Pure; style.css says how they look.
 
-Every text is escaped but what is `Safe` already, so that nothing that came over a wire becomes markup.
+Every text is escaped but what is `Safe` already, so that nothing that came over a wire becomes markup, nor turns the direction of what stands beside it.
 """
 
 import re
@@ -16,6 +16,8 @@ SIGNS: Mapping[Tone, str] = {"quiet": "○", "good": "●", "accent": "◐", "wa
 FIRST = "cluster"
 NAMED = re.compile(r"(?i)\b(incident )([0-9a-f]{12,32})\b")
 QUOTED = re.compile(r"`([^`]+)`")
+TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that turn the direction of writing, to the end of the line: a name can show as another one."""
 
 
 class Safe(str):
@@ -39,10 +41,14 @@ class Column:
 def text(value: object) -> Safe:
     """Escaped, unless it is safe.
 
-    >>> text("a < b"), text(Safe("<b>"))
-    ('a &lt; b', '<b>')
+    >>> text("a < b"), text(Safe("<b>")), text("node-\\u202e1-edon")
+    ('a &lt; b', '<b>', 'node-1-edon')
     """
-    return value if isinstance(value, Safe) else Safe(escape(str(value)))
+    return value if isinstance(value, Safe) else _escaped(value)
+
+
+def _escaped(value: object) -> Safe:
+    return Safe(escape(TURNS.sub("", str(value))))
 
 
 def prose(value: object) -> Safe:
@@ -51,7 +57,7 @@ def prose(value: object) -> Safe:
     >>> prose("start `eagle-eye server` & look")
     'start <code>eagle-eye server</code> &amp; look'
     """
-    return value if isinstance(value, Safe) else Safe(QUOTED.sub(r"<code>\1</code>", escape(str(value))))
+    return value if isinstance(value, Safe) else Safe(QUOTED.sub(r"<code>\1</code>", _escaped(value)))
 
 
 def pointed(value: object) -> Safe:
@@ -75,7 +81,7 @@ def tagged(name: str, content: object, kind: str = "", **attributes: str) -> Saf
     '<p class="ee-note" title="&quot;">a &lt; b</p>'
     """
     given = {"class": kind, **attributes} if kind else attributes
-    inside = "".join(f' {key}="{escape(value)}"' for key, value in given.items())
+    inside = "".join(f' {key}="{_escaped(value)}"' for key, value in given.items())
     return Safe(f"<{name}{inside}>{text(content)}</{name}>")
 
 

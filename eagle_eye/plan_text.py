@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from eagle_eye.types import Plan, Target
+from eagle_eye.writable_text import printable
 
 Shown = Mapping[str, Any]
 """One of the `plans` that the engine's `waiting` returns."""
@@ -20,7 +21,7 @@ def plan_of(shown: Shown) -> Plan:
 def plan_rows(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     """(what, text), in the order in which a person wants to know; one printable line each. `now`: seconds since 1970."""
     for what, text in _rows(shown, now):
-        yield what, "".join(char if char.isprintable() else " " for char in text)
+        yield what, printable(text)
 
 
 def _rows(shown: Shown, now: float) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""Text that every encoder takes.
+"""Text that every encoder takes, and that steers no terminal.
 
 Python reads a file name that is no UTF-8, and JSON's `\\ud800`, as lone surrogates: an exception that names such a file, a mount or a process
 would end whoever writes it down.
 """
 
+import unicodedata
 from typing import Any
 
 
@@ -33,3 +34,14 @@ def words_of(error: BaseException) -> str:
     except Exception as failed:  # noqa: BLE001 -- the __str__ of a stranger's class
         text = f"its __str__ raised {type(failed).__name__}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def printable(text: str, keep: str = "") -> str:
+    """With a space for each character that steers a terminal, or turns the direction of what follows. `keep`: those that may stay.
+
+    Messages and log lines come from the training of whoever; who reads them decides by what they see.
+
+    >>> printable("lost\\x1b[2J\\u202egnp.exe"), printable("two\\nlines", keep="\\n")
+    ('lost [2J gnp.exe', 'two\\nlines')
+    """
+    return text if text.isprintable() else "".join(char if char.isprintable() or char in keep or unicodedata.category(char) == "Zs" else " " for char in text)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from eagle_eye.writable_text import printable
+
 from .motion import Motion
 from .python_stacks import StackFrame, is_library
 from .stack_facts import ProcessFact
@@ -68,11 +70,6 @@ def members_text(members: Sequence[str], word: str) -> str:
 def frame_text(frame: StackFrame, *, full: bool = False) -> str:
     """Place and function; `full`: with the whole path."""
     return f"{frame.file}:{frame.line} {frame.function}" if full else str(frame)
-
-
-def printable(text: str) -> str:
-    """Names come from the processes: nothing in them steers a terminal."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def _heading(group: StackGroup, word: str, every: int, *, full: bool) -> str:

@@ -13,6 +13,7 @@ import click
 
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.parent_death import end_with_parent
+from eagle_eye.writable_text import printable
 
 from . import commands
 
@@ -55,7 +56,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except EagleEyeError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable(str(error), keep="\n\t")) from error
         except OSError as error:
             if error.filename is None or error.errno not in NOT_USABLE:
                 raise

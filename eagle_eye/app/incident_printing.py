@@ -20,6 +20,7 @@ from eagle_eye.app.printing import (
 from eagle_eye.errors import UNREADABLE, LedgerError
 from eagle_eye.ledger.records import IncidentRecord, TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
+from eagle_eye.writable_text import printable
 
 if TYPE_CHECKING:
     from eagle_eye.ledger import Ledger
@@ -82,8 +83,8 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
             print_json(outcome)
         return
     incident = kept.incident
-    console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}", soft_wrap=True, highlight=False)
-    console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {escape(incident.job)}", soft_wrap=True, highlight=False)
+    console.print(f"[bold]{_shown(incident.cause)}[/]  {_shown(_culprits(incident))}", soft_wrap=True, highlight=False)
+    console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {_shown(incident.job)}", soft_wrap=True, highlight=False)
     print_text(console, f"began {local_time(incident.since, zone=True)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
     _heading(console, "evidence")
     for line in incident.evidence:
@@ -97,6 +98,11 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
     print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _entry_text(moment, wide=wide)) for moment in ledger.timeline(incident.id)), wide=wide)
     _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000), wide=wide)
     _print_predictions(console, [_credible(ledger, kept, each) for each in ledger.outcomes(incident=incident.id, limit=1000)], _rate_unit(ledger, incident.job), wide=wide)
+
+
+def _shown(text: str) -> str:
+    """As text within markup of ours."""
+    return escape(printable(text))
 
 
 def _heading(console: Console, text: str) -> None:
@@ -179,8 +185,8 @@ def _print_dump(console: Console, stacks: list[dict[str, Any]], *, wide: bool) -
     processes = {str(worker): SampledProcess(samples=(threads,)) for each, threads in found if threads for worker in each["workers"]}
     print_groups(console, group_stacks(processes), "worker", wide=False)
     for each in (each for each, threads in found if not threads):
-        console.print(f"[bold]{escape(', '.join(each['workers']))}[/]")
-        console.print(each["stack"], highlight=False, markup=False, soft_wrap=True)
+        console.print(f"[bold]{_shown(', '.join(each['workers']))}[/]")
+        console.print(printable(each["stack"], keep="\n\t"), highlight=False, markup=False, soft_wrap=True)
 
 
 def _entry_text(entry: TimelineEntry, *, wide: bool) -> str:

@@ -10,6 +10,8 @@ import os
 import threading
 from queue import SimpleQueue
 
+from eagle_eye.writable_text import printable
+
 STDERR = 2
 MOST = 10_000
 """Lines that wait."""
@@ -32,7 +34,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Have a record written; called by logging."""
         try:
-            self._take(self.format(record))
+            self._take(printable(self.format(record).encode(errors="backslashreplace").decode(), keep="\n\t"))
         except Exception:  # noqa: BLE001 -- as every handler does: an argument that cannot be shown is told by logging itself
             self.handleError(record)
 
@@ -59,7 +61,7 @@ class LogWriter(logging.Handler):
             if self._dropped:
                 line, self._dropped = f"{line}\n({self._dropped} lines were not written: nobody took them)", 0
             with contextlib.suppress(OSError):  # a closed pipe, a full disk: there is nobody to tell
-                self._write(f"{line}\n".encode(errors="backslashreplace"))
+                self._write(f"{line}\n".encode())
             self._finish()
         self._finish()
 

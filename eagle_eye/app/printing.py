@@ -13,6 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from eagle_eye.writable_text import printable
+
 GAP = 2
 """Spaces between two columns."""
 SHORTEST = 16
@@ -48,7 +50,7 @@ def print_json(struct: object) -> None:
 def print_text(console: Console, text: str, *, indent: int = 0) -> None:
     """A sentence, wrapped between words; further lines are indented by two more spaces."""
     width = max(console.width, SHORTEST) if console.is_terminal or "COLUMNS" in os.environ else 10_000
-    lines = textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(printable(text), width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), break_long_words=False, break_on_hyphens=False)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
@@ -182,7 +184,7 @@ def _line(cells: Sequence[str], styles: Sequence[str], widths: Sequence[int]) ->
 
 
 def _text(cell: TableCell) -> str:
-    return " ".join((cell if isinstance(cell, str) else cell[0]).split())
+    return " ".join(printable(cell if isinstance(cell, str) else cell[0]).split())
 
 
 def _style(cell: TableCell) -> str:

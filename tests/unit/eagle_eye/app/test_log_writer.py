@@ -34,6 +34,14 @@ def test_lines_are_written_in_their_order_whatever_they_hold(pipe: tuple[int, in
     assert os.read(reader, 1000) == "step 1\n损失\n".encode() + b"caf\\udce9\n"
 
 
+def test_nothing_in_a_line_steers_the_terminal_of_who_reads_it(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    handler = LogWriter(writer)
+    handler.emit(record("worker raised \x1b]52;c;cm0gLXJm\x07\x9b2J\rall is well\u202e\n\ttwin: a traceback has lines"))
+    handler.close()
+    assert os.read(reader, 1000).decode() == "worker raised  ]52;c;cm0gLXJm  2J all is well \n\ttwin: a traceback has lines\n"
+
+
 def test_who_does_not_read_keeps_nobody_waiting_and_hears_how_much_is_lost(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = pipe
     os.set_blocking(writer, False)

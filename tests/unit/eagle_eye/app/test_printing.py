@@ -114,6 +114,22 @@ def test_a_wide_list_of_incidents_has_everything(run, ledger, words):
         assert text in row
 
 
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b1A\r\x08all is well \u202eden\u2066 \x1b[31m"
+STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+@pytest.mark.parametrize("words", [("incidents",), ("incidents", "--wide"), ("incidents", ID)])
+def test_nothing_that_a_training_says_steers_the_terminal_of_an_operator(run, ledger, words):
+    hostile = Culprit(entity=Entity(kind=Kind.WORKER, name=f"r/n/{HOSTILE}"), confidence=0.9)
+    evil = incident(revision=2, cause=f"lost {HOSTILE}", job=f"t/n/{HOSTILE}", culprits=(hostile,), evidence=(Evidence(text=f"raised {HOSTILE}, 损失 è 1\u202f000"),))
+    ledger.save_incident(evil, IncidentState.OPEN)
+    shown = run(*words, columns=400)
+    assert "all is well" in shown
+    assert not STEERING.search(shown)
+    if ID in words:
+        assert "损失 è 1" in shown, "twin: letters of any language stay"
+
+
 def test_an_incident_fits(run, ledger):
     output = "\n".join(fits(run("incidents", ID[:6])))
     assert ID in output
