@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import UNREADABLE, ConfigError
 
 LONGEST = 1000
 """Characters of a line that are looked at."""
@@ -71,7 +71,7 @@ class MessageTable:
 def _rows_of(name: str, read: Callable[[], bytes], components: Sequence[str], hints: bool) -> tuple[MessageRow, ...]:
     try:
         table = msgspec.convert(tomllib.loads(read().decode()), _Table)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ConfigError(f"{name}: {error}") from error
     for row in table.message:
         if row.component not in components:

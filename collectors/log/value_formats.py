@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import UNREADABLE, ConfigError
 
 LONGEST = 4000
 """Characters of a line that are looked at: a dictionary of a trainer with all its rewards has 2000."""
@@ -165,7 +165,7 @@ def _is_possible(name: str, value: float) -> bool:
 def _rows_of(name: str, read: Callable[[], bytes]) -> tuple[_Row, ...]:
     try:
         rows = msgspec.convert(tomllib.loads(read().decode()), _Table).format
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ConfigError(f"{name}: {error}") from error
     for row in rows:
         if not row.hints or not all(row.hints):

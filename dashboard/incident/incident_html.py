@@ -168,7 +168,7 @@ def _told(document: str) -> str:
         return document
     if not isinstance(found, dict):
         return document
-    if "stacks" in found:
+    if isinstance(found.get("stacks"), list):
         return formatting.count(len(found["stacks"]), "different stack")
     kept = {name: found[name] for name in ORDER_WORDS if found.get(name) not in (None, [], -1, "")}
     return ", ".join(f"{formatting.spoken(name)} {_value(value)}" for name, value in kept.items())

@@ -203,7 +203,7 @@ def _step_text(entry: TimelineEntry) -> str:
         fields = msgspec.json.decode(brace + rest)
     except UNREADABLE:
         return entry.text
-    if "stacks" in fields:
+    if isinstance(fields.get("stacks"), list):
         return f"{head}{len(fields['stacks'])} different stacks (--stacks prints them)"
     shown = [f"{name.replace('_', ' ')} {_field(fields[name])}" for name in STEP_FIELDS if fields.get(name) not in (None, [], -1, "")]
     return f"{head}{'; '.join(shown)}".rstrip(": ")

@@ -13,7 +13,11 @@ LOOKS = 10
 def returns(name: str, work: Callable[[], None], progress: Callable[[], int], seconds: float) -> bool:
     """Whether `work` has returned. It is given up once `progress` has stayed the same for so many seconds. It must not raise."""
     thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the process may have no further thread: a call that may hang is better than none
+        work()
+        return True
     reached, same = progress(), 0
     while same < LOOKS:
         thread.join(seconds / LOOKS)

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Literal, Protocol
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import CalledOff, EagleEyeError, LedgerError, PermanentError, Stale
+from eagle_eye.errors import CalledOff, EagleEyeError, LedgerError, PermanentError, Stale, TemporaryError
 from eagle_eye.protocols import Action
 from eagle_eye.types import Plan, Progress
 from eagle_eye.writable_text import words_of, writable
@@ -26,6 +26,8 @@ SILENT_S = 900.0
 """An action that has taken no step for so long has hung: a node that is rebooted takes minutes."""
 LOOK_LONGEST_S = 1.0
 """Of the time between two looks counts at most so much: more is a process that was stopped, and its actions with it."""
+NO_THREAD_S = 5.0
+"""Until an action is tried again for which the process had no thread."""
 MOST_STEPS = 10_000
 MOST_HUNG = 3
 """An action that has hung so many times is not begun again."""
@@ -119,7 +121,10 @@ class Execution:
         """Carry a plan out; its report comes with `reports`. The caller has asked `busy`."""
         run = _Run(plan)
         self._running.update({target.job: run for target in plan.targets})
-        self._start(f"{plan.action} {plan.id}", lambda: self._reports.put((run, self._run(run))))
+        try:
+            self._start(f"{plan.action} {plan.id}", lambda: self._reports.put((run, self._run(run))))
+        except RuntimeError as error:  # the process may have no further thread: the job must not stay busy
+            self._reports.put((run, self._failed(run, "retry", TemporaryError(f"no thread can be started: {error}", delay=NO_THREAD_S))))
 
     def here(self, action: Action, plan: Plan) -> None:
         """Carry out what takes no time, beside whatever is under way. Raises what the ledger raises."""

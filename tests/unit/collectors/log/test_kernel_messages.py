@@ -214,6 +214,8 @@ def test_rows_of_ones_own_count_first(tmp_path: Path) -> None:
         ("[[message]]\ncomponent = 'disk'\ncode = 'a'\npattern = '(?P<job>x)'\n", "the group name job is taken"),
         ("[[message]]\ncode = 3\n", "own.toml: "),
         ("[[message", "own.toml: "),
+        pytest.param("a = " + "[" * 100_000, "own.toml: ", id="nested without end"),
+        pytest.param("a = " + "1" * 10_000, "own.toml: ", id="a number without end"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, text: str, words: str) -> None:

@@ -81,6 +81,8 @@ def test_a_users_own_format_counts_first(tmp_path: Path) -> None:
         ("framework = 'a'\nhints = ['x']\n[format.values]\nloss = 'loss (\\d+) NUMBER'", "NUMBER or AMOUNT once"),
         ("framework = 'a'\nhints = ['x']\n[format.values]\nloss = '(NUMBER'", "a: "),
         ("framework = 'a'\nhints = ['x']\npatern = 'y'", "patern"),
+        pytest.param("a = " + "[" * 100_000, "own.toml: ", id="nested without end"),
+        pytest.param("a = " + "1" * 10_000, "own.toml: ", id="a number without end"),
     ],
 )
 def test_a_format_that_cannot_be_used_is_refused_with_its_file(tmp_path: Path, row: str, said: str) -> None:

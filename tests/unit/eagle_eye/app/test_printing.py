@@ -13,7 +13,21 @@ from eagle_eye.app.demo.scenario import FAULTS
 from eagle_eye.app.drills import GroundTruth
 from eagle_eye.app.printing import TableColumn, brief_id, brief_time, local_time, shortened, table_lines
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Breaker, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Severity, Silence, Window
+from eagle_eye.types import (
+    Breaker,
+    Culprit,
+    Entity,
+    Evidence,
+    Incident,
+    IncidentState,
+    Kind,
+    Plan,
+    Progress,
+    Severity,
+    Silence,
+    Target,
+    Window,
+)
 
 WIDTH = 80
 NOW = 1_763_800_000.0
@@ -128,6 +142,18 @@ def test_nothing_that_a_training_says_steers_the_terminal_of_an_operator(run, le
     assert not STEERING.search(shown)
     if ID in words:
         assert "损失 è 1" in shown, "twin: letters of any language stay"
+
+
+def test_a_step_of_any_content_is_listed(run, ledger):
+    """A plugin's action may say what it likes of a step; `stacks` that are a number ended the command."""
+    aim = Target(job=JOB, epoch=1, basis="b")
+    plan = Plan(id="p1", incident=ID, action="own", targets=(aim,), made=NOW, expires=NOW + 60, severity=Severity.SEV2, own=False, reason="r")
+    ledger.save_plan(plan)
+    for number, detail in enumerate(('{"stacks": 5}', '{"stacks": null, "workers": 3}', '{"workers": ["a"], "stacks": ["x"]}')):
+        ledger.record_intent(plan, Progress(step=f"s{number}", state="intended", time=NOW + number))
+        ledger.record_result(plan, Progress(step=f"s{number}", state="done", time=NOW + number, detail=detail))
+    shown = run("incidents", ID, columns=300)
+    assert "1 different stacks" in shown, "twin: those of a dump are counted"
 
 
 def test_an_incident_fits(run, ledger):

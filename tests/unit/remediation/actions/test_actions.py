@@ -252,6 +252,18 @@ def test_twin_a_server_that_was_stopped_for_an_hour_leaves_no_action_behind(cloc
     held.let.set()
 
 
+def test_an_action_for_which_there_is_no_thread_is_tried_again(clock):
+    """Its job stayed busy for ever, and nothing healed it any more."""
+
+    def no_thread(_name, _work):
+        raise RuntimeError("can't start new thread")
+
+    execution = Execution(actions={"held": Held()}, log=MemoryProgressLog(), clock=clock, start=no_thread)
+    execution.begin(plan("held"))
+    [report] = execution.reports()
+    assert (report.ending, report.delay, execution.busy(JOB)) == ("retry", 5.0, False)
+
+
 def test_an_action_that_steps_for_ever_is_refused(clock):
     class Endless:
         def run(self, plan):

@@ -268,6 +268,16 @@ def test_twin_a_guard_that_answers_while_the_server_was_stopped_is_believed():
     never.set()
 
 
+def test_guards_are_asked_also_where_there_is_no_thread_for_them(monkeypatch):
+    def no_thread(_self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    asked = []
+    assert returns("guards", lambda: asked.append(1), lambda: 0, 5.0)
+    assert asked == [1]
+
+
 def test_a_listener_that_fails_does_not_stop_the_engine(make_world):
     world = make_world()
     world.engine.on_tick(lambda _: 1 / 0)
