@@ -9,6 +9,7 @@ where tokens are configured, every route asks for one (`Authorization: Bearer â€
 the configuration allows it. A request that came through a proxy is from beyond loopback, wherever the proxy runs.
 """
 
+import asyncio
 import logging
 import os
 import socket
@@ -29,6 +30,7 @@ from eagle_eye.access import Caller, Person, Role
 from eagle_eye.access.addresses import is_loopback
 from eagle_eye.access.caller import local_caller, speaks_for_itself, this_process
 from eagle_eye.errors import AccessDenied, ConfigError, NotAuthenticated
+from eagle_eye.open_file_limit import tell_no_room_seldom
 from eagle_eye.ports import HIGHEST_PORT
 
 from .http_connection import CONNECTIONS, HttpConnection
@@ -39,6 +41,14 @@ log = logging.getLogger(__name__)
 JOIN_S = 5.0
 KEEP_ALIVE_S = 5
 RouteHandler = Callable[[Request], Awaitable[Response]]
+
+
+class _Server(uvicorn.Server):
+    """As uvicorn has it; connections that cannot be accepted, since no descriptor is left, are told seldom."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        tell_no_room_seldom(asyncio.get_running_loop())
+        await super().serve(sockets)
 
 
 class Authorizer(Protocol):
@@ -94,7 +104,7 @@ class WebServer:
             RequestLimits(self.app), loop="asyncio", http=HttpConnection, ws="none", log_config=None, access_log=False, lifespan="off",
             server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=2,
         )  # fmt: skip
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, name="http", daemon=True)
         self._thread.start()
         log.info("HTTP on %s", self.url)

@@ -1,6 +1,7 @@
 """The HTTP port: who may listen, who may ask, and what it says."""
 
 import socket
+import time
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.web import health
 from eagle_eye.web.health import HealthReport
 from eagle_eye.web.http_server import Route, WebServer, incident_redirect, metrics_route
+from fakes.no_descriptors import no_descriptors
 from fakes.other_user import as_other_user, needs_root
 from fakes.web_request import Asking
 
@@ -54,6 +56,29 @@ def client_of(*doors: Route, authorization: Authorization, address: str = "127.0
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def test_connections_that_cannot_be_accepted_fill_no_log(no_tokens, caplog) -> None:
+    """A server without a descriptor left wrote 25 MB of tracebacks in half a minute."""
+
+    def told() -> int:
+        return sum("out of system resource" in record.getMessage() for record in caplog.records)
+
+    port = WebServer("127.0.0.1:0", ROUTES, authorization=no_tokens)
+    port.start()
+    try:
+        assert httpx.get(f"{port.url}/open").status_code == 200
+        place = port.url.removeprefix("http://127.0.0.1:")
+        with socket.socket() as client:
+            with no_descriptors():
+                client.connect(("127.0.0.1", int(place)))
+                while not told():
+                    time.sleep(0.001)
+            client.sendall(b"GET /open HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200"), "twin: it is answered once there is room"
+    finally:
+        port.stop()
+    assert told() == 1
 
 
 def test_on_loopback_without_tokens_everything_is_open(no_tokens) -> None:
