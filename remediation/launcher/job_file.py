@@ -64,6 +64,8 @@ class JobFile:
         try:
             atomic_file.replace(self.path, content, durable=False)
         except PermissionError:  # in a directory of several users another one has taken the name: the agent knows ours by the user id
+            if not _is_of_another(self.path):  # it is read-only for now: under a second name the run would be there twice
+                raise
             self.path = self.path.with_name(f"{self._run}.{os.geteuid()}.json")
             atomic_file.replace(self.path, content, durable=False)
 
@@ -71,6 +73,13 @@ class JobFile:
         self._content = None
         with contextlib.suppress(OSError):  # the agent sees that the launcher is gone
             self.path.unlink(missing_ok=True)
+
+
+def _is_of_another(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 def _words(worker: Worker) -> dict[str, object]:

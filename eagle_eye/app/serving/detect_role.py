@@ -126,7 +126,9 @@ class PartitionWorker:
         if (call := runner.hung_in(self._context.clock.monotonic())) is not None:
             self._hung.services[self._partition] = services
             runner.leave_behind()
-            self._context.notices.put(Notice(name="detector.hung", time=self._context.clock.now(), message=self._hung.muted.add(call)))
+            message = self._hung.muted.add(call)
+            log.error("%s", message)
+            self._context.notices.put(Notice(name="detector.hung", time=self._context.clock.now(), message=message))
 
     def stop(self) -> None:
         """Finish the frame in hand, commit it, and end; returns at once."""

@@ -1,6 +1,7 @@
 """The file by which the agent knows a job: where it cannot be written, the job goes on without it."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.app.launcher_registry import FOLDER, registered, run_dirs
+from eagle_eye.training import atomic_file
 from fakes.launcher_member import made
 from remediation.launcher import job_file as job_file_module
 from remediation.launcher.job_file import JobFile
@@ -64,6 +66,22 @@ def test_what_could_not_be_written_or_was_removed_is_written_again(tmp_path: Pat
 
     asyncio.run(twin())
     assert not file.path.exists(), "twin: the job is over"
+
+
+def test_a_directory_that_is_read_only_for_a_while_has_the_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher took another name for good, and the agent saw two jobs of one run: the one of before with its dead workers."""
+
+    def refused(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    file = job_file(tmp_path)
+    file.write(1, ())
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_file, "replace", refused)
+        file.write(2, ())
+    file.write(3, ())
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["r.json"]
+    assert json.loads(file.path.read_bytes())["epoch"] == 3
 
 
 def test_a_path_that_is_no_utf_8_is_written_with_question_marks(tmp_path: Path) -> None:
