@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,9 @@ def test_a_roll_back_that_the_disk_does_not_take_is_an_epoch_that_failed(cluster
     wait_until("the leader to know", lambda: leader.known)
     leader.command("restart", {"resume_step": 310, "own": False}, epoch=1, step="a")
     cluster.began(3)
+    shutil.rmtree(in_the_way.parent)
+    wait_until("the roll-back", lambda: not (checkpoints / "step-000000000320.json").exists())
+    assert {layout.resume_step for layout in cluster.layouts()[1:]} == {310}, "what it was told still stands"
     assert cluster.launchers[0].poll() is None
 
 

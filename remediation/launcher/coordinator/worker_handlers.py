@@ -214,10 +214,15 @@ def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 
 def _failure(state: CoordinatorState, fact: WorkerDied) -> EpochRequest:
-    """A death beside a lost session is the node's, and no matter how the worker ended."""
+    """A death beside a lost session is the node's, and no matter how the worker ended.
+
+    Of an epoch that could not be started (no event tells of a worker) the order to go back still stands: what lies beyond may be what it was given for.
+    """
+    unstarted = bool(fact.at_start) and not fact.cause
+    resume_step = state.last.resume_step if state.last is not None and unstarted else -1
     if state.suspects:
-        return EpochRequest(reason=LOST, cause=fact.cause, step=fact.step)
-    return EpochRequest(reason=DEATH, cause=fact.cause, kind=fact.kind, symptom=fact.missed_a_peer, step=fact.step)
+        return EpochRequest(reason=LOST, cause=fact.cause, step=fact.step, resume_step=resume_step)
+    return EpochRequest(reason=DEATH, cause=fact.cause, kind=fact.kind, symptom=fact.missed_a_peer, step=fact.step, resume_step=resume_step)
 
 
 def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:

@@ -236,6 +236,16 @@ def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
     assert only(job.coordinator.restart("d", skip=(50,)), Prepare)[0].layout.skipped == (43, 50)
 
 
+def test_a_roll_back_that_could_not_be_begun_still_stands() -> None:
+    """The workers began at the checkpoint that they were to leave out."""
+    job = Job().running("n0", "n1")
+    job.coordinator.restart("c", plan="p", resume_step=40)
+    job.acknowledge("n0", "n1")
+    job.coordinator.died(2, at_start="the disk refuses")
+    job.acknowledge("n0", "n1")
+    assert (job.coordinator.epoch, job.layout.resume_step) == (3, 40)
+
+
 def test_restart_refuses_to_leave_too_few() -> None:
     job = Job(min_nodes=2).running("n0", "n1")
     assert "needs 2" in only(job.coordinator.restart("c", exclude=("n1",)), CommandResult)[0].error
