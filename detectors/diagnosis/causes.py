@@ -96,6 +96,8 @@ VICTIMS = (
 )
 OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
 """Of a node or GPU: who cries for its workers need not cry for one that has ended."""
+WAITS_FOR_LAUNCHERS = (Consequence("job.waiting"),)
+"""Of a launcher that is gone, or all of its node: those that are left may not be enough."""
 SAME_WORKER = (Consequence("*", Scope.WORKER),)
 OWN_TROUBLE = (
     Consequence("worker.stalled", Scope.WORKER),
@@ -149,7 +151,7 @@ CAUSES = (
         "node lost",
         "node.lost",
         Severity.SEV1,
-        follows=(*SAME_NODE, *OF_A_LOSS),
+        follows=(*SAME_NODE, *OF_A_LOSS, *WAITS_FOR_LAUNCHERS),
         together_s=5.0,
         early_s=10.0,
         late_s=LONG_LIVED_S,
@@ -179,7 +181,7 @@ CAUSES = (
         "launcher lost",
         "launcher.lost",
         Severity.SEV2,
-        follows=(Consequence("*", Scope.NODE, early_s=1.0), *OF_A_LOSS),
+        follows=(Consequence("*", Scope.NODE, early_s=1.0), *OF_A_LOSS, *WAITS_FOR_LAUNCHERS),
         together_s=5.0,
         early_s=5.0,
         late_s=LONG_LIVED_S,

@@ -12,6 +12,7 @@ from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.iteration_time import IterationTime
 from detectors.kernel_errors import KernelErrors
+from detectors.launcher_quorum import LauncherQuorum
 from detectors.liveness import Liveness
 from detectors.log_errors import LogErrors
 from detectors.loss import Loss
@@ -34,7 +35,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

@@ -221,7 +221,13 @@ def test_a_lost_node_is_one_incident_though_the_survivors_cry_first(demo_job: De
     demo_job.kill_node("node-b")
     wait(demo_job, "the loss to be told", lambda: demo_job.record.settled(since))
     demo_job.start_node("node-b")
-    assert [verdict(kept) for kept in demo_job.record.kept if kept.opened >= since] == [("node lost", "node-b")]
+    found = [kept for kept in demo_job.record.kept if kept.opened >= since]
+    assert [verdict(kept) for kept in found if not explained(kept)] == [("node lost", "node-b")]
+
+
+def explained(kept: IncidentRecord) -> bool:
+    """It turned out to be a part of another one: a busy server may let the survivor wait for its word, which is told first."""
+    return any(line.text.startswith("explained by incident") for line in kept.incident.evidence)
 
 
 def verdict(kept: IncidentRecord) -> tuple[str, str]:

@@ -180,7 +180,7 @@ def test_the_incident_names_path_error_and_room_accuses_nobody_and_closes_with_t
     def storage_errors() -> list[IncidentRecord]:
         return [kept for kept in deployed.record.kept if kept.incident.cause == "storage error"]
 
-    wait("a job that trains and has saved", lambda: deployed.full() and bool(list(deployed.cluster.state_dir.glob("checkpoints/*/step-*.json"))))
+    wait("a job that trains and has saved", lambda: deployed.full() and bool(list(deployed.cluster.state_dir.glob("checkpoints/**/step-*.json"))))
     workers = deployed.workers()
     for worker in workers:
         fill(worker.pid, LITTLE)

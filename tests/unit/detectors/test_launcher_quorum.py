@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from detectors.launcher_quorum import LauncherQuorum
-from eagle_eye.types import Claim, Event
-from fakes.synthetic_events import claims_of, cut_frame, event, job, node
+from eagle_eye.types import Claim, Event, Severity
+from fakes.diagnosis_chain import Chain, raised, verdicts
+from fakes.synthetic_events import claims_of, cut_frame, event, job, node, worker
+from fakes.synthetic_frames import BEGAN, SilentNode, job_frames, layout_of
 
 
 def claims(*events: Event) -> list[Claim]:
@@ -55,3 +59,24 @@ def test_twin_what_is_over_before_the_next_tick_kept_nobody_waiting() -> None:
 
 def test_twin_a_lost_session_and_an_epoch_are_no_claim() -> None:
     assert claims(event("peer.lost", node("node-1"), 1.0), event("epoch.started", job(), 2.0, epoch=2, reason="node lost")) == []
+
+
+def survivor_waits(*lost: Event, silent: bool) -> Chain:
+    """The coordinator of two nodes may not go on alone before the server has seen the other's lease end."""
+    hit, layout = BEGAN + 5.05, layout_of(2, 2)
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[SilentNode("node-1", 5)] if silent else []))
+    seen = [event("peer.lost", node("node-1"), hit, seen_by="the other"), isolated(hit + 0.1)]
+    frames.insert(5, cut_frame(hit + 0.11, *lost, *seen, layout=layout))
+    return Chain().feed(*frames)
+
+
+def test_a_job_that_waits_since_a_node_is_lost_is_explained_by_the_loss() -> None:
+    gone = [event("session.lost", node("node-1"), BEGAN + 5.05, role=role) for role in ("agent", "launcher")]
+    chain = survivor_waits(*gone, raised(worker("node-0", 0), BEGAN + 5.08), silent=True)
+    (lost,) = [each for each in chain.latest if each.active]
+    assert verdicts([lost]) == [("node lost", ["node-1"], Severity.SEV1, True)]
+    assert [each.evidence[-1].text for each in chain.latest if not each.active] == [f"explained by incident {lost.id}"]
+
+
+def test_twin_a_job_that_waits_while_all_nodes_report_accuses_nobody() -> None:
+    assert verdicts(survivor_waits(silent=False).latest) == [("job waiting", [], Severity.SEV2, True)]
