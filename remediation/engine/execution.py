@@ -145,7 +145,7 @@ class Execution:
             steps = len(run.progress)
             run.silent_s = run.silent_s + passed if steps == run.steps_seen else 0.0
             run.steps_seen = steps
-            if run.silent_s >= SILENT_S:
+            if run.silent_s >= self._patience_s(run.plan.action):
                 found.append(self._leave_behind(run))
         return found
 
@@ -154,11 +154,17 @@ class Execution:
         action = run.plan.action
         self._forget(run)
         self._hung[action] += 1
-        log.error("the action %s of plan %s has taken no step for %g s: its thread is left behind", action, run.plan.id, SILENT_S)
-        error = PermanentError(f"the action {action} has taken no step for {SILENT_S:g} s and is left behind: look for what it waits for")
+        patience_s = self._patience_s(action)
+        log.error("the action %s of plan %s has taken no step for %g s: its thread is left behind", action, run.plan.id, patience_s)
+        error = PermanentError(f"the action {action} has taken no step for {patience_s:g} s and is left behind: look for what it waits for")
         report = self._failed(run, "refused", error)
         run.left_behind = True
         return report
+
+    def _patience_s(self, action: str) -> float:
+        """One that is configured to wait for longer is waited for."""
+        timeout_s = getattr(self._actions.get(action), "timeout_s", 0.0)
+        return max(SILENT_S, 2.0 * timeout_s) if isinstance(timeout_s, int | float) else SILENT_S
 
     def _forget(self, run: _Run) -> None:
         for target in run.plan.targets:

@@ -243,6 +243,15 @@ def test_twin_an_action_that_takes_its_time_is_waited_for(clock):
     assert [report.ending for report in reports] == ["done"]
 
 
+def test_twin_an_action_whose_timeout_is_longer_is_waited_for(clock):
+    held = Held()
+    held.timeout_s = SILENT_S
+    execution = Execution(actions={"held": held}, log=MemoryProgressLog(), clock=clock)
+    assert hung(execution, held, clock) == []
+    held.let.set()
+    assert held.over.wait(60.0)
+
+
 def test_twin_a_server_that_was_stopped_for_an_hour_leaves_no_action_behind(clock):
     held = Held()
     execution = Execution(actions={"held": held}, log=MemoryProgressLog(), clock=clock)
