@@ -27,6 +27,8 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import Event, Notice, Outcome
 
+TOLD = ("stall", "resumed", "exit", "exception", "epoch.started")
+"""Events that a test that fails shows."""
 LOOP = Path(__file__).with_name("loop.py")
 DEADLINE_S = 120.0
 CONFIG = """\
@@ -81,8 +83,9 @@ def wait(demo_job: DemoJob, what: str, condition: Callable[[], bool]) -> None:
 
 def told(demo_job: DemoJob) -> str:
     """What to look at when a test fails."""
-    kept = [f"{each.incident.cause} {each.incident.culprits} {each.state}" for each in demo_job.record.kept]
-    return "\n".join([*kept, demo_job.cluster.tail("server"), demo_job.cluster.tail("launcher-node-a")])
+    kept = [f"{each.opened:.3f} {' '.join(verdict(each))} {each.state}" for each in demo_job.record.kept]
+    events = [f"{each.time:.3f} {each.name} {each.entity.name} {each.attributes.get('state', '')}" for each in demo_job.record.trace.events if each.name in TOLD]
+    return "\n".join([*kept, *events[-16:], demo_job.cluster.tail("server"), demo_job.cluster.tail("launcher-node-a")])
 
 
 def go_on(demo_job: DemoJob, steps: int) -> None:
