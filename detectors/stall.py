@@ -171,6 +171,7 @@ class Stall:
 
     def _was_stopped(self, event: Event) -> Iterator[Claim]:
         """Its process was ended for another fault: it is told and withdrawn."""
+        self._hangs.accused(event.entity.name, integer_attribute(event, "epoch"))  # an elastic job leaves it out as one that hangs
         if (claim := self._stops.claim(event)) is not None:
             yield from self._claims.report(claim, revise=False)
             yield from self._claims.withdraw(claim.entity, claim.kind, event.time, "its process was ended")
@@ -409,8 +410,7 @@ class Stall:
         self._accused = max(self._accused, frame.time)
         if kind == "worker.stopped":
             self._stops.is_told(entity.name, claim.since)
-        else:
-            self._hangs.accused(entity.name, max(self._epoch, integer_attribute(event, "epoch") if event else -1))
+        self._hangs.accused(entity.name, max(self._epoch, integer_attribute(event, "epoch") if event else -1))
         yield from self._claims.report(claim, revise=False)
 
     def _job(

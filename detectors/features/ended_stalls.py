@@ -46,7 +46,7 @@ class EndedHangs:
     _newest: float = 0.0
 
     def accused(self, worker: str, epoch: int) -> None:
-        """It was claimed in time."""
+        """It was claimed, or it was stopped by a signal, which is told as that."""
         self._told[worker] = max(epoch, self._told.get(worker, -1))
 
     def add(self, event: Event) -> None:
@@ -62,7 +62,8 @@ class EndedHangs:
         """Claims of worker.stalled, to be withdrawn at once. `workers`: of the job."""
         if not self._waiting or now < self._newest + SETTLED_S:
             return
-        found, self._waiting = self._waiting, {}
+        found = {worker: event for worker, event in self._waiting.items() if integer_attribute(event, "epoch") > self._told.get(worker, -1)}
+        self._waiting = {}
         excluded = any(event.name == "worker.excluded" for event in found.values())
         if len(found) >= max(2, workers) and not excluded:
             return

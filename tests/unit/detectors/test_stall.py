@@ -119,6 +119,15 @@ def test_twin_a_hang_that_was_accused_in_time_is_not_told_again() -> None:
     assert told_late(tuple(stalls("cfcc")), (LEFT_OUT, BEGUN), tuple(stalls("cfcc"))) == TOLD
 
 
+STOPPED = event("stall", worker("node-0", 1), NOW, epoch=1, step=12, state="T", age_s="0.6", activity="stopped")
+
+
+@pytest.mark.parametrize("order", [[(STOPPED,), (LEFT_OUT, BEGUN)], [(LEFT_OUT, BEGUN), (STOPPED,)], [(STOPPED, LEFT_OUT, BEGUN)]], ids=["first", "late", "together"])
+def test_twin_a_worker_that_was_stopped_by_a_signal_and_left_out_for_it_does_not_hang(order: list[tuple[Event, ...]]) -> None:
+    """An elastic job leaves out who is stalled, whatever holds it."""
+    assert told_late(*order) == [("worker.stopped", "run/node-0/1", True), ("worker.stopped", "run/node-0/1", False)]
+
+
 def test_twin_where_all_hung_in_an_epoch_that_is_over_nobody_is_accused() -> None:
     assert told_late((BEGUN,), tuple(stalls("ffff"))) == []
 
