@@ -122,7 +122,10 @@ class JobLogCollector:
         """Follow what is new, leave what is gone."""
         listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log}
         for name, (job, worker) in listed.items():
-            followed = self._followed.get(name) or self._follow(name, _owner_of(job), self._is_young(worker))
+            followed = self._followed.get(name)
+            if followed is None:
+                followed = self._follow(name, _owner_of(job), self._is_young(worker))
+                followed.epoch = str(worker.birth - 1) if self._begins_before(name, worker) else ""
             followed.worker, followed.job, followed.rank = worker.worker, job.job, str(worker.rank)
             followed.epoch, followed.listed_epoch = followed.epoch or str(worker.epoch), str(worker.epoch)
             followed.unlisted = math.nan
@@ -146,6 +149,11 @@ class JobLogCollector:
         values = PrintedValues(self._values) if self._values is not None else None
         self._followed[name] = _Followed(tailer, JobOutput(self._messages), values)
         return self._followed[name]
+
+    def _begins_before(self, name: str, worker: LocalWorker) -> bool:
+        """Whether what an agent that begins reads first is of the process before: an error in it is over."""
+        saved = self._positions.get(name)
+        return (saved.offset if saved is not None else 0 if self._is_young(worker) else math.inf) < worker.log_from
 
     def _is_young(self, worker: LocalWorker) -> bool:
         return started_s_ago(worker.start_time, self.clock.monotonic()) < YOUNG_S

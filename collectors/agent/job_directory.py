@@ -42,6 +42,8 @@ class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
     socket: str = ""
     log: str = ""
     """File with its output."""
+    log_from: int = 0
+    """Bytes that were in it before: of the processes of the epochs before."""
     epoch: int = 0
     born: int = -1
     """Epoch in which its process was forked: an elastic worker continues in later epochs. -1: the same as `epoch`."""

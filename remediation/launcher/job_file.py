@@ -85,5 +85,6 @@ def _is_of_another(path: Path) -> bool:
 def _words(worker: Worker) -> dict[str, object]:
     return {
         "worker": worker.name, "slot": worker.place.local_rank, "rank": worker.place.rank, "pid": worker.pid,
-        "start_time": worker.start_time, "ring": str(worker.ring), "socket": str(worker.socket), "log": str(worker.log), "epoch": worker.epoch, "born": worker.born,
+        "start_time": worker.start_time, "ring": str(worker.ring), "socket": str(worker.socket), "log": str(worker.log), "log_from": worker.log_from,
+        "epoch": worker.epoch, "born": worker.born,
     }  # fmt: skip

@@ -121,6 +121,34 @@ def test_the_last_lines_of_a_worker_that_has_ended_are_told_and_then_its_log_is_
     assert node.told("OSError: [Errno 28] No space left on device\n") == []
 
 
+@pytest.mark.parametrize("read_before", [True, False], ids=["an agent was killed before it read the error", "the first agent of the node"])
+def test_what_a_new_agent_reads_of_the_process_before_is_of_its_epoch(node: Node, read_before: bool) -> None:
+    """The worker has raised and was started again meanwhile: its error is over."""
+    if read_before:
+        node.told("step 1\n")
+        node.told()
+    with node.log.open("a") as file:
+        file.write(f"{ERROR}\n")
+    node.register(msgspec.structs.replace(node.worker, epoch=3, log_from=node.log.stat().st_size))
+    node.collector = node.start()
+    (before,) = node.told("step 1\n")
+    assert before.attributes["epoch"] == "2"
+    (after,) = node.told("RuntimeError: CUDA error: out of memory\n")
+    assert after.attributes["epoch"] == "3"
+
+
+def test_twin_what_a_new_agent_reads_of_the_process_that_runs_is_of_its_epoch(node: Node) -> None:
+    node.log.write_text("of the life before\n")
+    node.register(msgspec.structs.replace(node.worker, log_from=node.log.stat().st_size))
+    node.told()
+    node.told()
+    with node.log.open("a") as file:
+        file.write(f"{ERROR}\n")
+    node.collector = node.start()
+    (event,) = node.told()
+    assert event.attributes["epoch"] == "2"
+
+
 def test_what_is_read_in_the_look_after_a_restart_is_of_the_epoch_before(node: Node) -> None:
     """It may have been printed before the restart, which takes less time than lies between two looks."""
     node.told("step 1\n")
