@@ -140,5 +140,6 @@ def _verdict(name: str, guard: Guard, plan: Plan, situation: Situation) -> Verdi
 
 
 def _stopped_since(tracked: TrackedIncident, verification: Verification) -> bool:
-    """The incident's fault stops the job, and began after the action that is verified was done."""
-    return tracked.escalation.stops_job and tracked.job == verification.plan.targets[0].job and tracked.incident.since > verification.began
+    """The incident's fault stops the job, and the action that is verified cannot mend it: it was done before, or in place, where a process or a part is gone."""
+    later = tracked.incident.since > verification.began or (verification.in_place and tracked.escalation.lasting)
+    return tracked.escalation.stops_job and tracked.job == verification.plan.targets[0].job and later

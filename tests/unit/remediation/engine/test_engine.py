@@ -131,6 +131,21 @@ def test_a_fault_that_stops_the_job_while_a_repair_is_verified_does_not_wait_for
     assert (world.outcomes("i1"), world.outcomes("i2")) == ([("restart_worker", "done")], [("restart_worker", "done")])
 
 
+@pytest.mark.parametrize(("cause", "sent"), [("launcher lost", ["reattempt", "restart"]), ("job stalled", ["reattempt"])], ids=["gone", "twin: it stands with the stopped one"])
+def test_a_part_that_is_gone_since_before_a_stopped_worker_was_continued_does_not_wait_for_that(make, cause, sent):
+    """What goes on in place brings nobody back, and is not seen to help before that is mended: each waited for the other, until the job ended."""
+    world = make()
+    world.job.stalled = True
+    world.find("worker stopped", WORKER, severity=Severity.SEV3)
+    before = world.clock.now()
+    world.run(0.1)
+    world.find(cause, NODE if cause == "launcher lost" else None, name="i2", since=before)
+    world.job.budget_left, world.job.stalled = 0, True
+    world.job.tell("budget.exhausted", heal="none")
+    world.run(1.5)
+    assert [action for action in world.sent if action != "dump"] == sent
+
+
 def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
     world = make()
     world.job.lose("node-b")
