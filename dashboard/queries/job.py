@@ -103,7 +103,7 @@ def timeline(sources: Sources, job: str, *, since: float, until: float, points: 
 
 def worker_metrics(sources: Sources) -> tuple[str, ...]:
     """What workers can be compared by."""
-    known = {name for names in sources.metrics("steps").values() for name in names}
+    known = steps.told(sources)
     return (*WORKER_METRICS, *(name for name in FURTHER_METRICS if name in known))
 
 

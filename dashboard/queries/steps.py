@@ -48,9 +48,14 @@ CHECK_S = 30.0
 """At most so much on both sides of the middle of a pause is checked, as nodes report every second; not its ends, where samples begin again."""
 
 
+def told(sources: Sources) -> frozenset[str]:
+    """Names of all numbers that a job has told with its steps."""
+    return frozenset(name for names in sources.metrics("steps").values() for name in names)
+
+
 def averages(sources: Sources) -> tuple[str, ...]:
     """What `ask` averages over workers: the phases and LOGGED, as far as a job has reported them."""
-    known = {name for names in sources.metrics("steps").values() for name in names}
+    known = told(sources)
     return tuple(name for name in (*PHASES, *LOGGED) if name in known)
 
 

@@ -8,8 +8,6 @@ from eagle_eye.types import Floats, Step
 
 PAUSES = ("data_s", "evaluation_s", "checkpoint_s")
 """Parts of a step that say nothing about how fast the job computes."""
-
-
 _LARGEST = np.finfo(np.float32).max
 
 

@@ -77,10 +77,10 @@ class GuardReview:
         return tracked.settling.due(quiet_s, self.settings.debounce_max_s)
 
     def situation(self, tracked: TrackedIncident, plan: Plan) -> Situation:
-        """What a guard sees. A plan that is only being verified does not count against one of the same incident, nor of a fault that came
-        after it and stops the job: until that is repaired nothing can be verified."""
+        """What a guard sees. A plan that is only being verified does not count against one of the same incident, nor of a fault that stops the
+        job and that it cannot have mended: until that is repaired nothing can be verified."""
         now, cluster, jobs = self.clock.now(), self.state.cluster_view, self.state.jobs.values()
-        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id and not _stopped_since(tracked, each))
+        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id and not _stops_beside(tracked, each))
         nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
         return Situation(
             mode=self.settings.mode,
@@ -139,7 +139,7 @@ def _verdict(name: str, guard: Guard, plan: Plan, situation: Situation) -> Verdi
     return Refuse(guard=name, reason=f"the guard answered {type(verdict).__name__} in place of a verdict: mend it, or set enabled = false in [guards.{name}]")
 
 
-def _stopped_since(tracked: TrackedIncident, verification: Verification) -> bool:
+def _stops_beside(tracked: TrackedIncident, verification: Verification) -> bool:
     """The incident's fault stops the job, and the action that is verified cannot mend it: it was done before, or in place, where a process or a part is gone."""
     later = tracked.incident.since > verification.began or (verification.in_place and tracked.escalation.lasting)
     return tracked.escalation.stops_job and tracked.job == verification.plan.targets[0].job and later
