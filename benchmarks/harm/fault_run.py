@@ -22,7 +22,6 @@ SETTLE_S, AFTERWARDS_S = 12.0, 3.0
 BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 SPEED = frozenset({"slow worker", "slow node"})
 """Causes that no fault here has: other jobs on a busy machine. They have a row of their own."""
-EXPLAINED = "explained by incident"
 MEASURING_S = 0.05
 """The stream tells of a death a little later than it was."""
 
@@ -165,7 +164,7 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
 def _last(revisions: Sequence[Incident]) -> list[Incident]:
     """The last revision of each incident that stands for itself."""
     last = {each.id: each for each in revisions}
-    return [each for each in last.values() if not any(line.text.startswith(EXPLAINED) for line in each.evidence)]
+    return [each for each in last.values() if not each.part_of]
 
 
 def _asking(job: HarmJob) -> list[Incident]:

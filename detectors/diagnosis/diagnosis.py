@@ -169,6 +169,7 @@ def _closed(incident: Incident, wider: str, time: float) -> Incident:
         culprits=(),
         evidence=(*incident.evidence, line),
         active=False,
+        part_of=wider,
         time=time,
     )
 

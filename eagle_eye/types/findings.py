@@ -107,6 +107,8 @@ class Incident(Noun, frozen=True, kw_only=True):
     bill_gpu_hours: Real = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
+    part_of: str = ""
+    """Id of the incident that turned out to explain this one, which is closed then."""
     more: dict[str, Number] = {}
     """Kind → findings of a storm that are counted but not in `parts`."""
     parts: tuple[Finding, ...] = ()

@@ -12,7 +12,6 @@ from benchmarks.faults.parts_away.parts import Watchers
 from benchmarks.harm.deployment import WORKERS, HarmJob
 from eagle_eye.types import Incident, Kind, Severity
 
-EXPLAINED = "explained by incident"
 SPEED = frozenset({"slow worker", "slow node", "host contended", "cpu quota", "slow communication", "throughput lost", "job slow", "unusual node", "unequal compute", "slow input"})
 """Causes that come from a machine with fewer cores than processes. They have a row of their own."""
 NO_RESTART = frozenset({"join", "rebalance"})
@@ -101,7 +100,7 @@ def judged(
     last = {each.id: each for each in revisions}
     asking = [
         each for each in last.values()
-        if each.id not in ours and each.severity is not Severity.INFO and each.cause not in SPEED and not _explained(each)
+        if each.id not in ours and each.severity is not Severity.INFO and each.cause not in SPEED and not each.part_of
     ]  # fmt: skip
     true = ({"job waiting"} if strike is not None else set[str]()) | ({"storage error"} if outage.part in ON_DISK else set[str]())
     since = max(back, strike.at) if strike is not None else back
@@ -123,7 +122,7 @@ def naming(revisions: Sequence[Incident], worker: str) -> list[str]:
     """Ids of the incidents that name a worker, but for those that another one explains and those about speed."""
     last = {each.id: each for each in revisions}
     named = {each.id for each in revisions if each.cause not in SPEED and any(culprit.entity.name == worker for culprit in each.culprits)}
-    return [each for each in last if each in named and not _explained(last[each])]
+    return [each for each in last if each in named and not last[each].part_of]
 
 
 def running(pid: int) -> bool:
@@ -132,10 +131,6 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _explained(incident: Incident) -> bool:
-    return any(line.text.startswith(EXPLAINED) for line in incident.evidence)
 
 
 def _accused(revisions: Sequence[Incident], strike: Strike | None, *, slow: bool) -> tuple[str, ...]:
