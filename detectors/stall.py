@@ -128,6 +128,7 @@ class Stall:
         elif event.name == "resumed":
             self._end_pause(event.entity.name, event.time)
             self._table.resume(event)
+            self._hangs.resumed(event.entity.name, event.time)
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
         elif event.name == "worker.finished":

@@ -42,18 +42,25 @@ class EndedHangs:
 
     _told: dict[str, int] = field(default_factory=dict)
     """Worker → newest epoch in which it was accused."""
+    _resumed: dict[str, float] = field(default_factory=dict)
+    """Worker → when it moved again after it was accused: a hang that began later is another one."""
     _waiting: dict[str, Event] = field(default_factory=dict)
     _newest: float = 0.0
 
     def accused(self, worker: str, epoch: int) -> None:
         """It was claimed, or it was stopped by a signal, which is told as that."""
         self._told[worker] = max(epoch, self._told.get(worker, -1))
+        self._resumed.pop(worker, None)
+
+    def resumed(self, worker: str, time: float) -> None:
+        """It moves again."""
+        self._resumed[worker] = time
 
     def add(self, event: Event) -> None:
         """A `stall` event that shows a hang, or the exclusion of a stalled worker; what was told before is left out."""
-        worker, epoch = event.entity.name, integer_attribute(event, "epoch")
+        worker = event.entity.name
         known = self._waiting.get(worker)
-        if epoch <= self._told.get(worker, -1) or (known is not None and known.name == "stall"):
+        if self._is_told(event) or (known is not None and known.name == "stall"):
             return
         self._waiting[worker] = event
         self._newest = max(self._newest, event.time)
@@ -62,7 +69,7 @@ class EndedHangs:
         """Claims of worker.stalled, to be withdrawn at once. `workers`: of the job."""
         if not self._waiting or now < self._newest + SETTLED_S:
             return
-        found = {worker: event for worker, event in self._waiting.items() if integer_attribute(event, "epoch") > self._told.get(worker, -1)}
+        found = {worker: event for worker, event in self._waiting.items() if not self._is_told(event)}
         self._waiting = {}
         excluded = any(event.name == "worker.excluded" for event in found.values())
         if len(found) >= max(2, workers) and not excluded:
@@ -70,6 +77,11 @@ class EndedHangs:
         for worker, event in found.items():
             self.accused(worker, integer_attribute(event, "epoch"))
             yield _hang(event)
+
+    def _is_told(self, event: Event) -> bool:
+        worker, began = event.entity.name, event.time - float_attribute(event, "age_s")
+        again = event.name == "stall" and began >= self._resumed.get(worker, float("inf"))
+        return integer_attribute(event, "epoch") <= self._told.get(worker, -1) and not again
 
 
 def _hang(event: Event) -> Claim:

@@ -128,6 +128,13 @@ def test_twin_a_worker_that_was_stopped_by_a_signal_and_left_out_for_it_does_not
     assert told_late(*order) == [("worker.stopped", "run/node-0/1", True), ("worker.stopped", "run/node-0/1", False)]
 
 
+@pytest.mark.parametrize(("moved", "told"), [(NOW - 3.0, TOLD), (NOW - 1.0, [])], ids=["it hung after that", "twin that did not go on before it hung"])
+def test_a_worker_that_was_stopped_and_went_on_may_hang_in_the_same_epoch(moved: float, told: list[tuple[str, str, bool]]) -> None:
+    stop = msgspec.structs.replace(STOPPED, time=NOW - 4.0)
+    found = told_late((stop,), (event("resumed", worker("node-0", 1), moved, epoch=1, step=12),), (LEFT_OUT, BEGUN), tuple(stalls("cfcc")))
+    assert found == [("worker.stopped", "run/node-0/1", True), ("worker.stopped", "run/node-0/1", False), *told]
+
+
 def test_twin_where_all_hung_in_an_epoch_that_is_over_nobody_is_accused() -> None:
     assert told_late((BEGUN,), tuple(stalls("ffff"))) == []
 
