@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.topology import node_of_worker
@@ -77,7 +78,7 @@ class Liveness:
     _broke: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
     """Node → the newest event that its launcher's session broke; kept when it opens again."""
     _missed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False, repr=False)
-    """Node → the epoch in which its job went on without it, and when that was read; until it is clear what was lost."""
+    """Node → the epoch in which its job went on, or stopped, without it, and when that was read; until it is clear what was lost."""
     _ended: dict[str, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """Node → when the loss of its launcher was told last, and in which epoch."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
@@ -85,6 +86,7 @@ class Liveness:
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             yield from self._take(event)
+            self._take_stop(event, frame.time)
             if event.node in self._nodes and self._nodes[event.node].lost:
                 self._nodes[event.node].heard_at = frame.time
             if event.name == "exit" and event.attributes.get("launcher") == "ended" and not self._over:
@@ -145,6 +147,12 @@ class Liveness:
             self._failed_before, self._failed = self._failed, {}
             if self._waits:
                 self._waits, self._moved = False, event.time
+
+    def _take_stop(self, event: Event, now: float) -> None:
+        """Of a job that missed a launcher, and may not go on without it by itself."""
+        if event.name == "budget.exhausted" and event.attributes.get("kind") == WENT_ON:
+            nodes = filter(None, event.attributes.get("nodes", "").split(","))
+            self._missed.update(dict.fromkeys(nodes, (integer_attribute(event, "epoch"), now)))
 
     def _opened(self, name: str, event: Event) -> Iterator[Claim]:
         role = event.attributes.get("role", "agent")
@@ -228,9 +236,9 @@ class Liveness:
             entity, silent = _entity(name), self._silence(name, frame)
             if (entity, "node.lost") in self._claims or name not in frame.reporting or frame.time - since > 3 * self.lease_s:
                 del self._missed[name]
-            elif silent is None and frame.time - since > self.silence_s:
+            elif silent is None and frame.time - (self._age(name, frame) or 0.0) > since:  # a batch was written there since
                 del self._missed[name]
-                proof = Evidence(text=f"the job went on without {name} in epoch {epoch}, and the agent there reports")
+                proof = Evidence(text=f"the job went on, or stopped, without {name} in epoch {epoch}, and the agent there reports")
                 yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 
     def _lose_launcher(self, name: str, time: float, proof: Evidence, *, since: float, epoch: int) -> Iterator[Claim]:

@@ -17,6 +17,7 @@ from remediation.policy.engine_settings import EngineSettings
 from .call_timeout import returns
 from .engine_state import EngineState
 from .execution import Execution
+from .job_state import JobState
 from .tracked_incident import TrackedIncident
 from .verification import Verification
 
@@ -80,7 +81,8 @@ class GuardReview:
         """What a guard sees. A plan that is only being verified does not count against one of the same incident, nor of a fault that stops the
         job and that it cannot have mended: until that is repaired nothing can be verified."""
         now, cluster, jobs = self.clock.now(), self.state.cluster_view, self.state.jobs.values()
-        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id and not _stops_beside(tracked, each))
+        beside = (each for each in self.state.verifications.values() if each.incident != tracked.incident.id)
+        verified = tuple(each.plan for each in beside if not _stops_beside(tracked, each, self.state.job(tracked.job)))
         nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
         return Situation(
             mode=self.settings.mode,
@@ -139,7 +141,10 @@ def _verdict(name: str, guard: Guard, plan: Plan, situation: Situation) -> Verdi
     return Refuse(guard=name, reason=f"the guard answered {type(verdict).__name__} in place of a verdict: mend it, or set enabled = false in [guards.{name}]")
 
 
-def _stops_beside(tracked: TrackedIncident, verification: Verification) -> bool:
-    """The incident's fault stops the job, and the action that is verified cannot mend it: it was done before, or in place, where a process or a part is gone."""
+def _stops_beside(tracked: TrackedIncident, verification: Verification, job: JobState) -> bool:
+    """The incident's fault stops the job, and the action that is verified cannot mend it: it was done before, or in place, where a process or a part is
+    gone, or the workers that it started, or let go on, were ended since."""
+    if not tracked.escalation.stops_job or job.name not in {target.job for target in verification.plan.targets}:
+        return False
     later = tracked.incident.since > verification.began or (verification.in_place and tracked.escalation.lasting)
-    return tracked.escalation.stops_job and tracked.job == verification.plan.targets[0].job and later
+    return later or verification.undone(job)

@@ -169,6 +169,8 @@ class IncidentLoop:
             self._inform(tracked)
         elif answer is not None:
             self.self_healing.contained(tracked, answer)
+        elif escalation.self_healed and job.spent:
+            self._budget_exhausted(tracked, BudgetExhausted())
         elif escalation.self_healed:
             self.recorder.move(tracked, IncidentPhase.SELF_HEALING, due=job.stream_time + self.settings.self_healing_s)
         elif escalation.stops_job:

@@ -114,6 +114,8 @@ class JobState:
     """Measured seconds from the notice of a change to the new group with its state."""
     join_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     """Measured seconds until workers more had joined."""
+    spent_epoch: int = -1
+    """Epoch in which its workers were ended, for it may not heal itself any more: it waits for a command; -1: it does not."""
     restart_due: float = 0.0
     """Time of the stream until which the job backs off before it starts its workers again; 0: it does not."""
     over: bool = False
@@ -139,6 +141,7 @@ class JobState:
             self.restart_due = self.stream_time + min(LONGEST_DELAY_S, max(0.0, float_attribute(event, "seconds")))
         elif event.name == "budget.exhausted":
             self.budget_left, self.restart_due = 0, 0.0
+            self.spent_epoch = max(self.epoch, integer_attribute(event, "epoch"))
         elif event.name == "checkpoint.saved":
             self._saved(integer_attribute(event, "step"), attributes.get("finite", "1").lower() in ("1", "true"))
         elif event.name == "transition.done":
@@ -175,7 +178,7 @@ class JobState:
         )
         self.started_epochs.append(begun)
         self.epoch = max(self.epoch, begun.epoch)
-        self.over, self.restart_due = False, 0.0
+        self.over, self.restart_due, self.spent_epoch = False, 0.0, -1
         left = integer_attribute(event, "budget_left")
         if left >= 0:
             self.budget_left = left
@@ -334,6 +337,11 @@ class JobState:
         """The coordinator has begun an epoch because of this plan."""
         named = self.layout is not None and self.layout.plan == plan
         return named or any(begun.plan == plan for begun in self.started_epochs)
+
+    @property
+    def spent(self) -> bool:
+        """It has no workers, and waits for a command: nothing heals itself, nothing goes on in place, and nothing is left to look at."""
+        return self.spent_epoch >= 0 and not self.over
 
     @property
     def may_restart(self) -> bool:

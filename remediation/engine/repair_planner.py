@@ -28,6 +28,8 @@ from .tracked_incident import TrackedIncident
 log = logging.getLogger(__name__)
 
 SWAP = "swap_ranks"
+IN_PLACE = "reattempt"
+"""Of no use to a job whose workers were ended."""
 WEIGHED = frozenset({"restart_worker", "evict_node"})
 """What is weighed against doing nothing; a rank swap is a restart."""
 RECHECK_S = 1.0
@@ -55,7 +57,7 @@ class RepairPlanner:
         if self.execution.busy(tracked.job) or behind or self._left_to_job(tracked):
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + SOON_S)
             return
-        missing = [action for action in tracked.escalation.evidence if action not in tracked.evidence_kept]
+        missing = [action for action in tracked.escalation.evidence if action not in tracked.evidence_kept and not job.spent]
         wanted = self._evidence(tracked, missing[0]) if missing else self._repair(tracked)
         if wanted is None:
             return
@@ -85,6 +87,8 @@ class RepairPlanner:
     def _levels(self, tracked: TrackedIncident) -> tuple[str, ...]:
         """Those that can help: another node does not help against what followed the ranks, and without the rank swap's result none is evicted."""
         levels = tracked.escalation.levels
+        if self.state.job(tracked.job).spent:
+            levels = tuple(level for level in levels if level != IN_PLACE)
         if SWAP not in levels:
             return levels
         if not self.settings.rank_swap:

@@ -51,6 +51,10 @@ class Verification:
         """The same processes go on, in the same epoch."""
         return self.plan.action == "reattempt"
 
+    def undone(self, job: JobState) -> bool:
+        """The workers that the action started, or let go on, were ended since: nothing is seen of it before the job is restarted."""
+        return job.spent and (self.in_place or job.spent_epoch > self.plan.target_of(job.name).epoch)
+
     def counted(self, job: JobState) -> list[SnapshotStep]:
         """Steps after the action, those that are done again among them."""
         epoch = self.plan.target_of(job.name).epoch

@@ -149,6 +149,11 @@ class SyntheticJob:
             self._tell("budget.exhausted", self.entity, heal="restart:3", cause=event.id)
         return event
 
+    def spend(self) -> None:
+        """It may not heal itself: its workers are ended, and it waits for a command."""
+        self.budget_left, self.stalled = 0, True
+        self._tell("budget.exhausted", self.entity, heal="none", epoch=str(self.epoch))
+
     def lose(self, node: str) -> None:
         """A node dies; the coordinator goes on without it."""
         self.nodes = tuple(other for other in self.nodes if other != node)

@@ -105,7 +105,10 @@ def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.phase = JobPhase.SPENT
     state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
     state.await_command()
-    attributes = {"heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure}
+    attributes = {
+        "heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure,
+        "epoch": str(state.epoch if state.last is None else state.last.epoch), "nodes": ",".join(state.missing if request.reason == LOST else ()),
+    }  # fmt: skip
     reports = [ReportLayout(layout=state.last)] if state.last is not None else []  # elected since the last epoch, it is not known there
     return [
         *reports,

@@ -247,13 +247,27 @@ def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_
     claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 0.06, *events)), died + 0.1, back=died + 1.0))
     assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
     assert claims[0].since == died
-    assert "went on without node-1 in epoch 2" in claims[0].evidence[-1].text
+    assert "without node-1 in epoch 2" in claims[0].evidence[-1].text
 
 
 def test_fault_the_same_for_a_coordinator_whose_end_nobody_wrote_down() -> None:
     claims = claims_of(Liveness(), went_on(ticks(), BEGAN + 5.1, back=BEGAN + 9.1))
     assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
     assert claims[0].since < BEGAN + 5.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("node lost", [("launcher.lost", LOST, True)]), ("worker ended by SIGKILL", [])],
+    ids=["fault", "twin that stopped for another reason"],
+)
+def test_a_launcher_without_which_the_job_stopped_is_told_although_it_was_back_at_once(kind: str, found: list[tuple[str, str, bool]]) -> None:
+    """It may not heal itself, so that no epoch begins; and the leader is too young to tell that a session ended."""
+    died = BEGAN + 5.02
+    spent = event("budget.exhausted", job(), died + 0.1, kind=kind, epoch=1, nodes=LOST)
+    claims = claims_of(Liveness(), told(ticks(), died + 0.2, peer(LOST, died), spent))
+    assert kinds(claims) == found
+    assert not found or claims[0].since == died
 
 
 def test_fault_workers_that_end_after_their_launcher_prove_its_loss_at_once() -> None:

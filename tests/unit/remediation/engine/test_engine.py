@@ -116,13 +116,11 @@ def test_a_lost_node_is_left_behind_by_the_job_and_nobody_is_cordoned(make):
 def test_a_fault_that_stops_the_job_while_a_repair_is_verified_does_not_wait_for_that(make):
     """The job may not heal itself, and ends if no command comes within seconds; of the repair before nothing can be seen meanwhile."""
     world = make()
-    world.job.budget_left, world.job.stalled = 0, True
-    world.job.tell("budget.exhausted", heal="none")
+    world.job.spend()
     world.find("worker killed", WORKER)
     world.run(2)
     assert world.sent == ["restart"]
-    world.job.stalled = True
-    world.job.tell("budget.exhausted", heal="none")
+    world.job.spend()
     world.find("launcher lost", NODE, name="i2")
     world.run(4)
     assert world.sent == ["restart", "restart"]
@@ -141,7 +139,8 @@ def test_a_part_that_is_gone_since_before_a_stopped_worker_was_continued_does_no
     world.run(0.1)
     world.find(cause, NODE if cause == "launcher lost" else None, name="i2", since=before)
     world.job.budget_left, world.job.stalled = 0, True
-    world.job.tell("budget.exhausted", heal="none")
+    if cause == "launcher lost":
+        world.job.spend()
     world.run(1.5)
     assert [action for action in world.sent if action != "dump"] == sent
 

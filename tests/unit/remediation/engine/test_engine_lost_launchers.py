@@ -28,12 +28,39 @@ def test_a_worker_that_failed_beside_a_lost_launcher_is_not_restarted_twice(make
 def test_a_lost_node_that_the_job_may_not_leave_behind_by_itself_is_left_behind_by_command(make, cause):
     for mode, sent in ((Mode.OBSERVE, []), (Mode.AUTO, ["restart"])):
         world = make(mode)
-        world.job.budget_left, world.job.stalled = 0, True
-        world.job.tell("budget.exhausted", heal="none")
+        world.job.spend()
         world.find(cause, NODE, severity=Severity.SEV1)
         world.run(12)
         assert world.sent == sent
         assert world.ledger.cordoned() == ()
+
+
+def test_a_launcher_whose_loss_is_found_only_after_the_job_has_stopped_for_it_does_not_wait_until_the_job_heals_itself(make):
+    """A worker that was stopped by a signal had just been continued."""
+    world = make()
+    world.job.stalled = True
+    world.find("worker stopped", WORKER, severity=Severity.SEV3)
+    world.run(0.1)
+    world.job.spend()
+    world.run(0.1)
+    world.find("launcher lost", NODE, name="i2")
+    world.run(1.5)
+    assert world.sent == ["reattempt", "restart"]
+
+
+@pytest.mark.parametrize(("spent", "sent"), [(True, ["restart", "restart"]), (False, ["restart"])], ids=["stopped", "twin: its workers run"])
+def test_a_job_that_stops_again_before_its_restart_is_verified_is_restarted_whenever_the_fault_began(make, spent, sent):
+    """Its peers broke while the command was answered. Nothing is left to look at, nor to go on in place."""
+    world = make()
+    world.job.spend()
+    world.find("worker killed", WORKER)
+    world.run(2)
+    assert world.sent == ["restart"]
+    if spent:
+        world.job.spend()
+    world.find("network error", name="i2", since=world.job.layout.time, severity=Severity.SEV3)
+    world.run(3)
+    assert world.sent == sent
 
 
 def test_workers_that_ended_with_their_launcher_are_not_restarted_once_more(make):

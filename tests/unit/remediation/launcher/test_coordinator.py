@@ -163,10 +163,18 @@ def test_nobody_is_taken_in_beyond_the_most_nodes() -> None:
 def test_a_spent_budget_ends_the_workers_and_then_the_job() -> None:
     job = Job(heal="restart:0", patience_s=5.0).running("n0", "n1")
     effects = job.coordinator.died(1, "e")
-    assert only(effects, EmitEvent)[0].name == "budget.exhausted"
+    told = only(effects, EmitEvent)[0]
+    assert (told.name, told.attributes["epoch"], told.attributes["nodes"]) == ("budget.exhausted", "1", "")
     assert only(effects, EndWorkers)[0].nodes == ("n0", "n1")
     end = only(job.pass_time(5.1), End)[0]
     assert end.code == 1
+
+
+def test_a_job_that_stops_for_a_lost_launcher_says_whose() -> None:
+    job = Job(nodes=3, heal="none").running("n0", "n1", "n2")
+    job.coordinator.left("n2")
+    told = only(job.coordinator.died(1, "e"), EmitEvent)[0]
+    assert (told.name, told.attributes["kind"], told.attributes["nodes"]) == ("budget.exhausted", "node lost", "n2")
 
 
 def test_nobody_waits_for_a_server_that_is_not_there() -> None:
