@@ -250,6 +250,9 @@ class ControlServer(OperatorService):
         held = self._sessions.get(peer.key)
         if held is not None and peer.caller.local and peer.caller.user != held.peer.caller.user and not peer.caller.owns_server:
             return f"{peer.caller} may not take the place of the {peer}: {held.peer.caller} holds its session"
+        if held is not None and held.peer.incarnation != peer.incarnation:  # one that has ended has none: its connection closed with it, or its silence is longer than the lease
+            where = f" (pid {held.peer.pid}{f' at {held.peer.address}' if held.peer.address else ''})" if held.peer.pid else ""
+            return f"another process{where} is the {peer}, and is alive: give each machine a node name of its own (--node), and start one agent on it, and one launcher of a job"
         return self._handler.objection(peer) if isinstance(self._handler, AdmissionHandler) else ""
 
     def _admit(self, peer: Peer, context: Any) -> _Session:
@@ -257,11 +260,9 @@ class ControlServer(OperatorService):
         before = self._sessions.get(peer.key)
         self._sessions[peer.key] = session
         session.connection.send(wire.encode_welcome(Welcome(term=self.term, heartbeat=self.heartbeat)))
-        if before is not None:
+        if before is not None:  # the same process: its former connection has broken, and that is not known here yet
             before.connection.end(f"another session of the {peer} took its place")
-        if before is None or before.peer.incarnation != peer.incarnation:
-            if before is not None:
-                self._tell_lost(before.peer, "it was started anew")
+        else:
             self._tell_opened(peer)
         return session
 

@@ -135,6 +135,8 @@ class Follower:
         self._client: Client | None = None
         self._changed = asyncio.Event()
         self._moved = ""
+        self._why_not = ""
+        """Why there is no session to the coordinator, as far as it is known."""
         self._silent: bool | None = None
         """Why the session to the coordinator broke: nothing was heard of it, and its process may be there. None while it stands."""
         member.moved = self._move
@@ -181,7 +183,7 @@ class Follower:
 
     def _waited(self, address: str, seconds: float) -> None:
         """A job that has never been there. Raises LaunchError after long enough."""
-        log.warning("waiting for the job's coordinator at %s", address)
+        log.warning("waiting for the job's coordinator at %s%s", address, f": {self._why_not}" if self._why_not else "")
         if seconds > self._settings.wait_nodes_s:
             raise LaunchError(f"no launcher of {self._settings.job} coordinates at {address}: check --rdzv")
 
@@ -250,6 +252,7 @@ class Follower:
     def _state(self, connection: ConnectionState) -> None:
         if self._silent is None and not connection.connected:
             self._silent = SILENT in connection.reason
+        self._why_not = connection.reason
         self._changed.set()
 
     def _move(self, address: str) -> None:

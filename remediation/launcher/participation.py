@@ -277,7 +277,9 @@ class Participation:
     # --- handler of our control channel ---------------------------------------------------------------------------
 
     def objection(self, peer: Peer) -> str:
-        """Why it may have no session: without certificates a job's launchers run as one user; '' if it may."""
+        """Why it may have no session: a node has one launcher of a job, and without certificates a job's launchers run as one user; '' if it may."""
+        if (peer.role, peer.node, peer.job) == self._peer.key and peer.incarnation != self._incarnation:
+            return f"this launcher (pid {os.getpid()}) is the {peer}: give each machine a node name of its own (--node), and start one launcher of a job on it"
         if peer.caller.local and not peer.caller.owns_server:
             return f"this launcher of {self._settings.job} takes orders and reports of its own user alone, not of {peer.caller}"
         return ""

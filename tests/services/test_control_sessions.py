@@ -133,20 +133,39 @@ def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
     run(test())
 
 
-def test_a_newer_life_replaces_the_older_one() -> None:
+def test_a_second_process_of_one_name_takes_no_living_ones_place() -> None:
+    """Two machines with one host name: each took the other's session, and the launchers of a job ended each other's workers in turn."""
+
     async def test() -> None:
         handler = RecordingHandler()
         second = Peer(role="launcher", node="node-a", job=JOB, incarnation="second")
         async with served(handler) as server, joined(at(server)) as first:
-            client = ControlClient(at(server), second)
+            hands = Hands()
+            client = ControlClient(at(server), second, on_state=hands.states.append)
             await client.start()
-            await until(lambda: ("opened", "node-a", "second") in handler.received)
-            assert handler.received[:3] == [
-                ("opened", "node-a", "first"),
-                ("lost", "node-a", "it was started anew"),
-                ("opened", "node-a", "second"),
-            ]
+            await until(lambda: hands.states)
+            assert "another process is the launcher on node-a" in hands.states[0].reason
+            assert first.connected
+            assert handler.received == [("opened", "node-a", "first")]
             await first.stop()
+            await until(lambda: client.connected)  # who has ended has none
+            assert [word for word, *_ in handler.received] == ["opened", "lost", "opened"]
+            await client.stop()
+
+    run(test())
+
+
+def test_twin_who_was_started_anew_takes_the_place_of_one_that_is_silent(child: Callable[[str], "subprocess.Popen[bytes]"]) -> None:
+    async def test() -> None:
+        handler = RecordingHandler()
+        async with served(handler) as server:
+            process = child(at(server))
+            await until(lambda: handler.count("opened"), 20)
+            os.kill(process.pid, signal.SIGSTOP)
+            client = ControlClient(at(server), Peer(role="launcher", node="node-a", job=JOB, incarnation="anew"))
+            await client.start()
+            await until(lambda: ("opened", "node-a", "anew") in handler.received)
+            process.kill()
             await client.stop()
 
     run(test())
