@@ -2,7 +2,8 @@
 
 A learner (`protocols.Learner`) is a dataclass beside its detector: `sample(frame)` returns the values that it wants of a
 tick, `fit(history)` the baseline; history is {"job", "time", "names", "matrix" (samples × names, oldest first)}. `fit` runs
-in a child process, because it takes seconds and may fail. A baseline is stored under its digest and takes effect through
+in a child process, because it takes seconds and may fail. `sample` runs in the thread of the partition: one that never returns is noticed as a
+detector that hangs is (`hang_watch.py`), one that fails again and again is not asked again. A baseline is stored under its digest and takes effect through
 a Baseline record in the stream, so that a replay uses the same one.
 """
 
@@ -29,7 +30,11 @@ from eagle_eye.training import atomic_file
 from eagle_eye.types import Baseline, Floats, Notice
 from eagle_eye.writable_text import words_of
 
+from .hang_watch import DetectorCall, HangWatch, MutedDetectors
+
 SAMPLES_KEPT = 65_536
+FAILURES = 3
+"""A learner that cannot take samples of a job so many times in a row is not asked again for it."""
 NICENESS = 10
 _log = logging.getLogger(__name__)
 
@@ -82,12 +87,18 @@ class BaselineLearner:
         every_ticks: int = 600,
         limit_s: float = 60.0,
         on_notice: Callable[[Notice], None] | None = None,
+        hung: MutedDetectors | None = None,
     ) -> None:
         """directory: where baselines are stored by digest. first_ticks, every_ticks: healthy ones before the first and
-        between two fits. limit_s: a child process that takes longer is killed.
+        between two fits. limit_s: a child process that takes longer is killed. hung: those that have not returned.
         """
+        self.watch = HangWatch()
+        """Of the thread that calls `tick`."""
         self._learners = learners
         self._clock = clock
+        self._hung = hung or MutedDetectors()
+        self._failures: dict[tuple[str, str], int] = {}
+        """(job, learner) → how often in a row it could take no samples."""
         self._directory = directory
         self._first = first_ticks
         self._every = every_ticks
@@ -104,9 +115,10 @@ class BaselineLearner:
             if healthy:
                 self._take_samples(frame)
         self._samples = {key: samples for key, samples in self._samples.items() if key[0] in jobs}
+        self._failures = {key: count for key, count in self._failures.items() if key[0] in jobs}
         finished = self._collect_result()
         if self._child is None:
-            self._start_fit()
+            self._start_due_fit()
         return finished
 
     def close(self) -> None:
@@ -118,28 +130,43 @@ class BaselineLearner:
 
     def _take_samples(self, frame: Frame) -> None:
         for name, learner in self._learners.items():
-            try:
-                names, matrix = learner.sample(frame)
-            except Exception as error:  # noqa: BLE001 -- a learner is foreign code: detection goes on without it
-                self._notify(f"{name} on {frame.job} cannot take samples: {words_of(error)}")
+            call, key = DetectorCall(frame.job, name, learner=True), (frame.job, name)
+            if call in self._hung or self._failures.get(key, 0) >= FAILURES:
                 continue
+            try:
+                with self.watch.within(call):
+                    names, matrix = _checked(learner.sample(frame))
+            except KeyboardInterrupt:  # of who runs a replay
+                raise
+            except BaseException as error:  # noqa: BLE001 -- a learner is foreign code, and may raise SystemExit: detection goes on without it
+                count = self._failures[key] = self._failures.get(key, 0) + 1
+                again = "" if count < FAILURES else f"; after {FAILURES} times in a row it is not asked again until the server restarts"
+                self._notify(f"{name} on {frame.job} cannot take samples: {words_of(error)}{again}")
+                continue
+            self._failures.pop(key, None)
             if names and len(matrix):
-                self._samples.setdefault((frame.job, name), _Samples()).add(names, matrix)
+                self._samples.setdefault(key, _Samples()).add(names, matrix)
 
     # --- the child -----------------------------------------------------------------------------------------------
 
-    def _start_fit(self) -> None:
+    def _start_due_fit(self) -> None:
         """Start the fit that has been due for longest, if any."""
         due = [
             (samples.ticks, key)
             for key, samples in self._samples.items()
-            if samples.ticks >= (self._every if samples.fitted else self._first)
+            if samples.ticks >= (self._every if samples.fitted else self._first) and DetectorCall(*key, learner=True) not in self._hung
         ]
         if not due:
             return
         _, (job, name) = max(due)
-        samples = self._samples[job, name]
-        samples.ticks, samples.fitted = 0, True
+        self._samples[job, name].ticks, self._samples[job, name].fitted = 0, True
+        try:
+            with self.watch.within(DetectorCall(job, name, learner=True)):
+                self._start_fit(job, name, self._samples[job, name])
+        except Exception as error:  # noqa: BLE001 -- no process, descriptor or memory is left, or the learner cannot be sent to a process: it is tried again when the next one is due
+            self._notify(f"{name} on {job} cannot be fitted: {words_of(error)}")
+
+    def _start_fit(self, job: str, name: str, samples: _Samples) -> None:
         history = {
             "job": job,
             "time": self._clock.now(),
@@ -149,14 +176,23 @@ class BaselineLearner:
         context = multiprocessing.get_context("spawn")  # the server has threads: it must not be forked
         mine, its = context.Pipe(duplex=False)
         process = context.Process(target=_fit, args=(self._learners[name], history, its), name="learner", daemon=True)
-        process.start()
-        its.close()
+        try:
+            process.start()
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            its.close()
         self._child = _Child(job, name, process, mine, self._clock.monotonic() + self._limit_s)
 
     def _collect_result(self) -> list[Baseline]:
         child = self._child
         if child is None:
             return []
+        with self.watch.within(DetectorCall(child.job, child.learner, learner=True)):
+            return self._result_of(child)
+
+    def _result_of(self, child: _Child) -> list[Baseline]:
         if child.connection.poll():
             result = self._result(child)
         elif self._clock.monotonic() > child.deadline:
@@ -176,7 +212,11 @@ class BaselineLearner:
         if status != b"fitted":
             self._notify(f"{child.learner} on {child.job}: {data.decode(errors='replace')}")
             return []
-        baseline = msgspec.msgpack.decode(data, type=Baseline)
+        try:
+            baseline = msgspec.msgpack.decode(data, type=Baseline)
+        except msgspec.MsgspecError as error:
+            self._notify(f"{child.learner} on {child.job} has fitted something that is no baseline: {words_of(error)}")
+            return []
         digest = hashlib.blake2b(baseline.data, digest_size=8).hexdigest()
         baseline = msgspec.structs.replace(baseline, job=child.job, fitted=self._clock.now(), digest=digest)
         self._store(baseline)
@@ -213,8 +253,23 @@ def learners(detectors: Iterable[tuple[str, type]], options: Mapping[str, Mappin
     for name, detector in detectors:
         cls = plugins.beside(detector, "fit")
         if cls is not None:
-            found[name] = plugins.build(cls, (options or {}).get(name, {}), {})
+            try:
+                found[name] = plugins.build(cls, (options or {}).get(name, {}), {})
+            except Exception as error:  # noqa: BLE001 -- foreign code: detection goes on without what it would have learned
+                _log.warning("the learner of %s cannot be made, nothing is learned for it: %s", name, words_of(error))
     return found
+
+
+def _checked(sampled: Any) -> tuple[tuple[str, ...], Floats]:
+    """What a learner has sampled, at most SAMPLES_KEPT of them. Raises TypeError, ValueError: what does not fit together would be noticed only at the fit."""
+    names, matrix = sampled
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise TypeError("the names of its samples are no tuple of strings")
+    if not names:
+        return (), np.empty((0, 0), dtype=np.float32)
+    if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or matrix.shape[1] != len(names):
+        raise ValueError(f"its samples are no matrix of numbers with {len(names)} columns")
+    return names, matrix[-SAMPLES_KEPT:]
 
 
 def _fit(learner: Learner, history: Mapping[str, Any], connection: Connection) -> None:

@@ -96,14 +96,28 @@ class DetectorSet:
         self._prototypes = prototypes
         if self._detectors is not None:
             before = {(slot.name, slot.digest): slot for slot in self._detectors}
-            slots = [_slot(self._job, name, detector) for name, detector in prototypes]
+            slots = self._made(prototypes)
             self._detectors = [before.get((slot.name, slot.digest), slot) for slot in slots]
 
     @property
     def _slots(self) -> list[_Slot]:
         if self._detectors is None:
-            self._detectors = [_slot(self._job, name, detector) for name, detector in self._prototypes]
+            self._detectors = self._made(self._prototypes)
         return self._detectors
+
+    def _made(self, prototypes: Sequence[tuple[str, Detector]]) -> list[_Slot]:
+        """Those of which no copy can be made are left out: their fields are foreign code, too."""
+        slots = []
+        for name, detector in prototypes:
+            try:
+                with self._watch.within(DetectorCall(self._job, name)):
+                    slots.append(_slot(self._job, name, detector))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 -- as in `_claims`
+                _log.exception("detector %s cannot be copied for %s", name, self._job)
+                self._notify("detector.muted", f"{name} cannot be copied for {self._job}, which is evaluated without it: {words_of(error)}")
+        return slots
 
     def _claims(self, slot: _Slot, frame: Frame) -> Iterable[Claim]:
         try:

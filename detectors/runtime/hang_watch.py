@@ -1,9 +1,10 @@
-"""Notices a detector that never returns. Its thread cannot be ended: the partition is evaluated by another one, without that detector.
+"""Notices a detector, or its learner, that never returns. Its thread cannot be ended: the partition is evaluated by another one, without that detector.
 
 The thread of an evaluator notes which detector it is in, which costs it some 50 ns for each; who owns the partition looks from outside.
 """
 
-from collections import Counter
+import contextlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 HANG_S = 20.0
@@ -19,6 +20,11 @@ class DetectorCall(NamedTuple):
 
     job: str
     detector: str
+    learner: bool = False
+    """It is the detector's learner."""
+
+    def __str__(self) -> str:
+        return f"the learner of {self.detector}" if self.learner else f"detector {self.detector}"
 
 
 class HangWatch:
@@ -34,6 +40,16 @@ class HangWatch:
         self._looked = 0.0
         self._seen = -1
         self._held_s = 0.0
+
+    @contextlib.contextmanager
+    def within(self, call: DetectorCall) -> Iterator[None]:
+        """The thread is in this call while the block lasts."""
+        self.count += 1
+        self.inside = call
+        try:
+            yield
+        finally:
+            self.inside = None
 
     def hung(self, now: float) -> DetectorCall | None:
         """The call that has not returned for HANG_S, if there is one. `now`: monotonic; called again and again from one thread."""
@@ -51,16 +67,16 @@ class MutedDetectors:
         self._hung: set[DetectorCall] = set()
 
     def add(self, call: DetectorCall) -> str:
-        """What is told of it."""
+        """Do not call it again; returns what is told of it."""
         self._hung.add(call)
-        where = "all jobs: it has hung on several" if self._everywhere(call.detector) else call.job
+        where = "all jobs: it has hung on several" if self._everywhere(call) else call.job
         return (
-            f"detector {call.detector} on {call.job} has not returned for {HANG_S:g} s: its thread is left behind, the partition is evaluated by another one, "
+            f"{call} on {call.job} has not returned for {HANG_S:g} s: its thread is left behind, the partition is evaluated by another one, "
             f"and it is muted for {where}. Mend it and start the server again, or set enabled = false in [detectors.{call.detector}]"
         )
 
     def __contains__(self, call: DetectorCall) -> bool:
-        return call in self._hung or self._everywhere(call.detector)
+        return call in self._hung or self._everywhere(call)
 
-    def _everywhere(self, detector: str) -> bool:
-        return Counter(each.detector for each in self._hung)[detector] >= JOBS
+    def _everywhere(self, call: DetectorCall) -> bool:
+        return sum(each[1:] == call[1:] for each in self._hung) >= JOBS

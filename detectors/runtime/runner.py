@@ -142,10 +142,11 @@ class Runner:
         self._stop.set()
 
     def hung_in(self, now: float) -> DetectorCall | None:
-        """The detector that does not return; asked again and again from one other thread, with the monotonic time."""
+        """The detector, or its learner, that does not return; asked again and again from one other thread, with the monotonic time."""
         background = self._background
-        evaluators = [self.evaluator] if background is None else [self.evaluator, background.evaluator]
-        return next((call for each in evaluators if (call := each.watch.hung(now)) is not None), None)
+        watches = [self.evaluator.watch, *([self._learner.watch] if self._learner is not None else []), *([background.evaluator.watch] if background is not None else [])]
+        calls = [each.hung(now) for each in watches]  # each is asked: it counts the time from one look to the next
+        return next((call for call in calls if call is not None), None)
 
     def leave_behind(self) -> None:
         """A detector holds its thread: should it come back, `run` ends and writes nothing. Callable from any thread."""

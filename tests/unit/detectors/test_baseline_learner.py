@@ -1,9 +1,11 @@
 """Baselines are fitted on healthy ticks, in a child process whose failure is told and never fatal."""
 
+import importlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ import numpy as np
 import pytest
 
 from detectors.isolation_forest import IsolationForestLearner
-from detectors.runtime.baseline_learner import BaselineLearner, learners
+from detectors.runtime.baseline_learner import FAILURES, BaselineLearner, learners
+from detectors.runtime.hang_watch import HANG_S, DetectorCall, MutedDetectors
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock
 from eagle_eye.frames import Frame
-from eagle_eye.types import Baseline, Floats, Kind, Notice
+from eagle_eye.types import Baseline, Floats, Kind, Layout, Notice
+from fakes import runner_partition
+from fakes.runner_partition import Exited, World
 from fakes.synthetic_frames import JOB, job_frames
 
 
@@ -148,6 +153,132 @@ def test_a_learner_that_cannot_take_samples_is_told() -> None:
     assert "cannot take samples: KeyError" in lesson.reported[0]
 
 
+class Foreign:
+    """Samples whatever it is told to."""
+
+    def __init__(self, sample: Callable[[], Any]) -> None:
+        self._sample = sample
+
+    def sample(self, frame: Frame, /) -> Any:
+        return self._sample()
+
+    def fit(self, history: Mapping[str, Any], /) -> Baseline:
+        raise AssertionError
+
+
+def leaves() -> Any:
+    raise SystemExit(0)
+
+
+ONES = np.ones((2, 1), dtype=np.float32)
+UNUSABLE: list[Callable[[], Any]] = [
+    leaves, lambda: None, lambda: (("a",), None), lambda: (("a",), [[1.0]]), lambda: (("a", "b"), ONES), lambda: (("a",), ONES[0]), lambda: (["a"], ONES), lambda: ((1,), ONES),
+    lambda: (("a",), np.array([["x"]])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", UNUSABLE)
+def test_a_learner_whose_samples_cannot_be_used_is_not_asked_for_ever(sample: Callable[[], Any]) -> None:
+    lesson = Class(Foreign(sample))
+    lesson.look(range(10))
+    assert len(lesson.reported) == FAILURES
+    assert "not asked again until the server restarts" in lesson.reported[-1]
+    assert lesson.learner._child is None
+
+
+def test_twin_a_learner_that_fails_now_and_then_is_asked_on() -> None:
+    answers = cycle([None, None, (("a",), ONES)])
+    lesson = Class(Foreign(lambda: next(answers)))
+    lesson.look(range(12))
+    assert len(lesson.reported) == 8
+    assert lesson.learner._samples[JOB, "mean"].ticks == 4
+
+
+def test_of_a_matrix_without_end_the_newest_samples_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detectors.runtime.baseline_learner.SAMPLES_KEPT", 7)
+    lesson = Class(Foreign(lambda: (("a",), np.arange(100.0)[:, None])))
+    lesson.look(range(1))
+    assert [row.tolist() for row in lesson.learner._samples[JOB, "mean"].rows] == [[[float(number)] for number in range(93, 100)]]
+
+
+def test_a_learner_that_no_process_can_be_started_for_is_told_and_not_fatal() -> None:
+    lesson = Class(Foreign(lambda: (("a",), ONES)))  # its function cannot be pickled
+    assert lesson.look(range(8)) == []
+    assert lesson.learner._child is None
+    assert ["cannot be fitted" in message for message in lesson.reported] == [True]
+    lesson.look(range(8, 16))
+    assert len(lesson.reported) == 2, "it is tried again when the next one is due"
+
+
+@dataclass
+class Scribbles(Samples):
+    """What it fits is no baseline."""
+
+    def fit(self, history: Mapping[str, Any], /) -> Any:
+        return ["no", "baseline"]
+
+
+def test_what_is_no_baseline_is_told_and_not_fatal() -> None:
+    lesson = Class(Scribbles())
+    lesson.look(range(5))
+    assert lesson.finish() == []
+    assert "no baseline" in lesson.reported[0]
+
+
+def test_a_learner_that_does_not_return_is_noticed_from_outside_and_not_asked_again() -> None:
+    entered, let, muted = threading.Event(), threading.Event(), MutedDetectors()
+
+    def hold() -> Any:
+        entered.set()
+        let.wait()
+        return ("a",), ONES
+
+    lesson = Class(Foreign(hold))
+    thread = threading.Thread(target=lesson.look, args=(range(1),), daemon=True)
+    thread.start()
+    try:
+        assert entered.wait(60.0)
+        seconds = range(int(HANG_S) + 3)
+        [call, *_] = [call for second in seconds if (call := lesson.learner.watch.hung(float(second))) is not None]
+        assert call == DetectorCall(JOB, "mean", learner=True)
+        assert "the learner of mean on" in muted.add(call)
+    finally:
+        let.set()
+        thread.join(60.0)
+    assert lesson.learner.watch.inside is None
+    successor = Class(Foreign(hold), hung=muted)
+    successor.look(range(3))
+    assert successor.learner._samples == {}
+    assert DetectorCall(JOB, "mean") not in muted, "the detector itself goes on"
+
+
+def test_a_learner_that_does_not_return_holds_no_partition() -> None:
+    entered, let, world = threading.Event(), threading.Event(), World()
+
+    def hold() -> Any:
+        entered.set()
+        let.wait()
+        return (), None
+
+    runner = world.runner(Exited(), learner=BaselineLearner({"slow": Foreign(hold)}, clock=world.clock))
+    world.put(Layout(job=runner_partition.JOB, epoch=1, time=world.clock.now(), coordinator="n", launchers={}, placements=()))
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    try:
+        for _ in range(60_000):
+            world.clock.advance(0.01)
+            if entered.wait(0.001):
+                break
+        seconds = range(int(HANG_S) + 3)
+        assert next(call for second in seconds if (call := runner.hung_in(float(second)))) == DetectorCall(runner_partition.JOB, "slow", learner=True)
+        runner.leave_behind()
+    finally:
+        let.set()
+        thread.join(60.0)
+        world.close()
+    assert not thread.is_alive()
+
+
 def test_a_job_that_is_gone_is_forgotten_and_other_names_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     lesson = Class(Mean())
     lesson.look(range(3))
@@ -170,3 +301,24 @@ def test_the_learners_beside_detectors_are_found() -> None:
     found = learners((name, plugins.load("detectors", name)) for name in ("exits", "isolation_forest"))
     assert list(found) == ["isolation_forest"]
     assert isinstance(found["isolation_forest"], IsolationForestLearner)
+
+
+FOREIGN = """
+from dataclasses import dataclass
+
+class Watches:
+    pass
+
+@dataclass
+class Asks:
+    where: str
+
+    def fit(self, history, /):
+        ...
+"""
+
+
+def test_a_learner_that_cannot_be_made_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foreign_learner.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert learners([("watches", importlib.import_module("foreign_learner").Watches)]) == {}

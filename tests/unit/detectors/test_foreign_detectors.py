@@ -74,6 +74,19 @@ def test_a_detector_that_claims_for_ever_is_muted(world: World, monkeypatch: pyt
     assert "detector.muted" in world.notices
 
 
+@dataclass
+class Unique(Foreign):
+    """Holds something that cannot be copied, such as a lock or a connection."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "Unique":
+        raise TypeError("cannot pickle '_thread.lock' object")
+
+
+def test_a_detector_that_cannot_be_copied_is_left_out_and_told(world: World) -> None:
+    assert judged(world, Unique(lambda: [claim()])) == ["worker.exited"]
+    assert world.notices == ["detector.muted"]
+
+
 @pytest.mark.parametrize("every", [0, -1, None, "2", 0.5])
 def test_a_detector_that_is_asked_at_no_tick_that_there_is_is_asked_at_each(world: World, every: Any) -> None:
     assert sorted(judged(world, Foreign(lambda: [claim()], every))) == ["node.odd", "worker.exited"]
