@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.ports import own_listen
+from eagle_eye.stop_signals import stop_on_signals
 from remediation.launcher.launcher import run_launcher
 from remediation.launcher.launcher_settings import LONGEST_NAME, LauncherSettings
 
@@ -77,13 +77,12 @@ def launcher_settings(
 
 
 def launch(settings: LauncherSettings) -> int:
-    """Run one launcher in this thread until its job is over; Ctrl-C and SIGTERM end it in order. Returns the exit code."""
+    """Run one launcher in this thread until its job is over; Ctrl-C, SIGTERM and SIGHUP end it in order. Returns the exit code."""
     log_to_stderr()
 
     async def launched() -> int:
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop_on_signals(stop.set)
         return await run_launcher(settings, stop)
 
     remove_leftovers(settings.state_dir, settings.run_dir, settings.node, SystemClock())

@@ -5,7 +5,6 @@ For tests and benchmarks; people use `eagle-eye launch`.
 
 import asyncio
 import logging
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from eagle_eye.errors import EagleEyeError
+from eagle_eye.stop_signals import stop_on_signals
 
 from .launcher import run_launcher
 from .launcher_settings import LauncherSettings
@@ -35,10 +35,9 @@ def _path(kind: type, value: object) -> Any:
 
 
 async def serve(settings: LauncherSettings) -> int:
-    """Run until the job is over; SIGINT and SIGTERM stop it."""
+    """Run until the job is over; SIGINT, SIGTERM and SIGHUP stop it."""
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop_on_signals(stop.set)
     return await run_launcher(settings, stop)
 
 

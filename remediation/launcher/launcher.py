@@ -96,7 +96,9 @@ class Launcher:
         tasks: list[asyncio.Task[None]] = []
         code = 1
         try:
-            await self._start()
+            if not await self._started(stop):
+                code = 130
+                return code
             tasks = [asyncio.create_task(work) for work in (*self._loops(), self._stopped(stop))]
             if self._settings.console:
                 self._console.start()
@@ -129,6 +131,18 @@ class Launcher:
         return code
 
     # --- start and end -------------------------------------------------------------------------------------------
+
+    async def _started(self, stop: asyncio.Event) -> bool:
+        """False if the user stops it before: what is imported for the workers may take minutes, or never end. Raises LaunchError."""
+        starting, stopped = asyncio.create_task(self._start()), asyncio.create_task(stop.wait())
+        await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if starting.done():
+            await starting
+            return True
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return False
 
     async def _start(self) -> None:
         settings = self._settings

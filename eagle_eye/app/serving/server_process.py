@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import signal
 import threading
 from collections.abc import Coroutine
 
@@ -18,6 +17,7 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.ledger.timeline import CLOCK_JUMPED
 from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
+from eagle_eye.stop_signals import stop_on_signals
 from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Notice
 from remediation.alerts.receiver import endpoints_of
@@ -67,10 +67,9 @@ class ServerProcess:
         self._stop = threading.Event()
 
     async def run(self) -> None:
-        """Run until SIGINT or SIGTERM. Raises the error that ended a role."""
+        """Run until SIGINT, SIGTERM or SIGHUP. Raises the error that ended a role."""
         tell_no_room_seldom(asyncio.get_running_loop())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        stop_on_signals(self._stop.set)
         plugin_wiring.make_directories(self._config)
         ledger = open_ledger(self._config)
         try:

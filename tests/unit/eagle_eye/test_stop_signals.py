@@ -1,0 +1,51 @@
+"""A process with an event loop that is asked to end cleans up, however often and whenever it is asked."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROCESS = """
+import asyncio, sys
+from eagle_eye.stop_signals import stop_on_signals
+
+async def run():
+    stop = asyncio.Event()
+    stop_on_signals(stop.set)
+    print("ready", flush=True)
+    await stop.wait()
+
+asyncio.run(run())
+print("loop over", flush=True)
+sys.stdin.read()
+print("cleaned up", flush=True)
+"""
+
+
+def start(before: str = "") -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, "-c", before + PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_is_asked_again_after_the_loop_cleans_up_all_the_same(number: signal.Signals) -> None:
+    with start() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "loop over\n"
+        process.send_signal(number)
+        assert process.communicate("", timeout=60)[0] == "cleaned up\n"
+    assert process.returncode == 0
+
+
+def test_twin_a_terminal_that_hangs_up_ends_nothing_that_was_started_with_nohup() -> None:
+    with start("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "loop over\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.communicate("", timeout=60)[0] == "cleaned up\n"
+    assert process.returncode == 0
