@@ -1,14 +1,14 @@
 """`StepRecords`: what a step leaves in the ring, held back until what is still on a device has come; never waited for.
 
-That are tensors that were logged (device_scalars.py) and the times of the phases on a GPU (gpu_phases.py). Where a step has neither, its record is stored at once.
+That are tensors that were logged (`DeviceScalars`) and the times of the phases on a GPU (gpu_phases.py). Where a step has neither, its record is stored at once.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import messages
-from .device_scalars import DeviceScalars
 from .gpu_phases import GpuPhases, GpuSearch, GpuStep
 from .ring_buffer import RingWriter
 
@@ -125,3 +125,38 @@ class StepRecords:
                 self._gpu = None
             self._fault(error)
             return None
+
+
+class DeviceScalars:
+    """Device scalars that were logged, each with the event after which its copy in pinned memory is whole."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def keep(self, step: int, column: int, tensor: Any) -> None:
+        """Begin to copy a tensor of one element to the host; returns at once.
+
+        `.item()` would wait for everything that the device still has to do, hence the copy and the event.
+        """
+        torch = sys.modules["torch"]
+        host = torch.empty((), dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor.detach().reshape(()), non_blocking=True)
+        event = torch.Event(tensor.device)
+        event.record(torch.accelerator.current_stream(tensor.device.index))
+        self._waiting[step, column] = (host, event)
+
+    def ready(self, step: int) -> bool:
+        """Whether all values of a step have been copied."""
+        return all(event.query() for (number, _), (_, event) in self._waiting.items() if number == step)
+
+    def take(self, step: int) -> dict[int, float]:
+        """Column → value of the values of a step that have been copied; values that have not, and those of older steps, are dropped."""
+        values = {}
+        for key in [key for key in self._waiting if key[0] <= step]:
+            host, event = self._waiting.pop(key)
+            if key[0] == step and event.query():
+                values[key[1]] = float(host)
+        return values

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training import device_scalars, fault_drills, messages, probe_socket
+from eagle_eye.training import fault_drills, messages, probe_socket
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter
+from eagle_eye.training.step_records import DeviceScalars
 from fakes.cuda import Clock, Scalar
 
 
@@ -261,7 +262,7 @@ def test_a_device_number_that_does_not_come_is_dropped(watched: Watched, gpu: ty
 
 
 def test_late_keeps_no_more_than_the_steps_that_are_open(gpu: type[FakeEvent]) -> None:
-    late = device_scalars.DeviceScalars()
+    late = DeviceScalars()
     for step in range(100):
         late.keep(step, 9, FakeTensor(1.0))
         late.take(step - 1)
