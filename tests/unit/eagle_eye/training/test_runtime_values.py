@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training.model_flops import PEAK, peak_flops, peak_of
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter, StepRecord
-from eagle_eye.training.runtime_values import EVERY_NS
+from eagle_eye.training.runtime_values import EVERY_NS, PEAK_VARIABLE, peak_flops, peak_of
 
 MEMORY = {"allocated_bytes": {"all": {"current": 3}}, "reserved_bytes": {"all": {"current": 7}}, "num_alloc_retries": 2, "num_ooms": 0}
 
@@ -94,7 +93,7 @@ def test_memory_of_the_allocator_is_read_once_a_second(loop: Loop, monkeypatch: 
 
 
 def test_a_step_that_tells_its_operations_has_their_share_of_the_peak(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PEAK, "1e12")
+    monkeypatch.setenv(PEAK_VARIABLE, "1e12")
     loop.monitor.begin(0)
     loop.monitor.log(flops=1e12)
     loop.now += 2_000_000_000
@@ -115,7 +114,7 @@ def test_the_peak_of_a_gpu_is_found_by_its_name(name: str, peak: float) -> None:
 def test_twin_without_a_peak_there_is_no_share(monkeypatch: pytest.MonkeyPatch, told: str, name: str) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: True, get_device_name=lambda: name)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert math.isnan(peak_flops({PEAK: told}))
+    assert math.isnan(peak_flops({PEAK_VARIABLE: told}))
 
 
 def test_a_step_is_recorded_where_nothing_can_be_read(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
