@@ -34,7 +34,6 @@ from eagle_eye.types import (
 )
 from fakes.sample_values import JOB, a_finding, an_incident
 from remediation.engine import guard_review
-from remediation.engine.call_timeout import returns
 from remediation.engine.handler_failures import LONGEST_S, HandlingFailures
 from remediation.engine.intake import Intake
 from remediation.engine.job_state import JobState
@@ -263,8 +262,8 @@ def test_twin_a_guard_that_answers_while_the_server_was_stopped_is_believed():
     def waits(event: threading.Event) -> None:
         event.wait()
 
-    assert returns("guards", lambda: waits(let), progress, 0.1)
-    assert not returns("guards", lambda: waits(never), lambda: 0, 0.01)
+    assert guard_review.returns("guards", lambda: waits(let), progress, 0.1)
+    assert not guard_review.returns("guards", lambda: waits(never), lambda: 0, 0.01)
     never.set()
 
 
@@ -274,7 +273,7 @@ def test_guards_are_asked_also_where_there_is_no_thread_for_them(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     asked = []
-    assert returns("guards", lambda: asked.append(1), lambda: 0, 5.0)
+    assert guard_review.returns("guards", lambda: asked.append(1), lambda: 0, 5.0)
     assert asked == [1]
 
 
