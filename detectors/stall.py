@@ -410,7 +410,7 @@ class Stall:
         claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *entered, *others))
         self._accused = max(self._accused, frame.time)
         if kind == "worker.stopped":
-            self._stops.is_told(entity.name, claim.since)
+            self._stops.is_told(entity.name, claim.since, event)
         self._hangs.accused(entity.name, max(self._epoch, integer_attribute(event, "epoch") if event else -1))
         yield from self._claims.report(claim, revise=False)
 

@@ -17,20 +17,22 @@ SETTLED_S = 2.0
 class EndedStops:
     """By a signal. One that is over is reported by several looks, and late: it is told once."""
 
-    _told: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=64))
-    """(worker, since)."""
+    _told: deque[tuple[str, float, str]] = field(default_factory=lambda: deque(maxlen=64))
+    """(worker, since, where it stood: epoch and mark)."""
 
-    def is_told(self, worker: str, since: float) -> bool:
-        """Whether this stop was claimed; if not, it is from now on."""
-        told = any(worker == name and abs(since - known) <= SAME_STOP_S for name, known in self._told)
+    def is_told(self, worker: str, since: float, event: Event | None) -> bool:
+        """Whether this stop was claimed; if not, it is from now on. `event`: its report. A new agent counts from its own first look, but the
+        worker stands where it stood."""
+        place = _place(event)
+        told = any(worker == name and (abs(since - known) <= SAME_STOP_S or (place and place == there)) for name, known, there in self._told)
         if not told:
-            self._told.append((worker, since))
+            self._told.append((worker, since, place))
         return told
 
     def claim(self, event: Event) -> Claim | None:
         """Of a `stall` event in state T whose worker was ended since; None if it was told before."""
         step, age = event.attributes.get("step", ""), float_attribute(event, "age_s")
-        if self.is_told(event.entity.name, event.time - age):
+        if self.is_told(event.entity.name, event.time - age, event):
             return None
         text = f"worker {event.entity.name} was stopped by a signal (state T){f' in step {step}' if step else ''} for {age:.1f} s when it was ended"
         return _claim(event, "worker.stopped", 1.0, text, age)
@@ -82,6 +84,13 @@ class EndedHangs:
         worker, began = event.entity.name, event.time - float_attribute(event, "age_s")
         again = event.name == "stall" and began >= self._resumed.get(worker, float("inf"))
         return integer_attribute(event, "epoch") <= self._told.get(worker, -1) and not again
+
+
+def _place(event: Event | None) -> str:
+    """'' if it does not say."""
+    if event is None or not event.attributes.get("marks"):
+        return ""
+    return f"{integer_attribute(event, 'epoch')}/{event.attributes['marks']}"
 
 
 def _hang(event: Event) -> Claim:
