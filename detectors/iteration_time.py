@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class IterationTime:
     first step of an epoch do not count.
     """
 
+    needs_job: ClassVar[bool] = True
     slow: Ratio = 1.1
     """Times the median: slow ..."""
     very_slow: Ratio = 3.0

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ class Loss:
     was the first. One bad line is none: a loss scaler makes some, and the next line is a number again.
     """
 
+    needs_job: ClassVar[bool] = True
     norm_steps: Count = 3
     """Successive steps with a gradient norm that is no number, while the loss still is one."""
     window: Count = 50

@@ -10,6 +10,7 @@ accused. When all workers wait at the same position, none is.
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -62,6 +63,7 @@ class Stall:
     tick.
     """
 
+    needs_job: ClassVar[bool] = True
     stall: StallConfig = field(default_factory=StallConfig)
     """Section [stall]; set by the server."""
     data_patience_s: Seconds = 10.0

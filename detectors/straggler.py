@@ -22,7 +22,7 @@ was slow in all of them by both).
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class _Row(NamedTuple):
 class Straggler:
     """Claims worker.slow or worker.unequal_compute, host.contended and cpu.throttled; withdrawn when the worker keeps up again."""
 
+    needs_job: ClassVar[bool] = True
     ratio: Ratio = 1.3
     """Times the compute of the fast quartile of the same stage."""
     lost: Share = 0.1

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class ThroughputLoss:
     an epoch. A pause (evaluation, checkpoint, one long step) is no loss.
     """
 
+    needs_job: ClassVar[bool] = True
     lost: Share = 0.2
     """Share of the level that must be lost ..."""
     spans: Count = 8

@@ -58,7 +58,10 @@ EPOCHS_AHEAD = 16
 
 
 def _no_past(kind: Kind, name: str, seconds: float) -> Floats:
-    raise LookupError(f"this frame has no window to look {seconds} s back for {kind}/{name}; only tick frames have one")
+    raise LookupError(
+        f"this frame has no window to look {seconds} s back for {kind}/{name}: only tick frames have one, and only where a detector says"
+        f" how far it looks back: give its class `past_s: ClassVar[float] = {seconds}`"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,8 +188,10 @@ class _Node:
 class FrameBuilder:
     """Builds the frames of one job."""
 
-    def __init__(self, job: str, schemas: Schemas, topology: Topology | None = None) -> None:
+    def __init__(self, job: str, schemas: Schemas, topology: Topology | None = None, *, newest_only: bool = False) -> None:
+        """`newest_only`: many batches may come between two ticks, all of one node: those whose numbers would not count are let go at once."""
         self.job = job
+        self._newest_only = newest_only
         self.counts = Counts()
         self.layout: Layout | None = None
         self.baselines: dict[str, Baseline] = {}
@@ -306,6 +311,8 @@ class FrameBuilder:
         if known is None or not (header.incarnation == known.incarnation and header.number < known.number):
             self._newest[header.node] = header
         if id(batch.shape) in self._plans or self._can_plan(batch.shape):
+            if self._newest_only and self._pending and _replaces(batch, self._pending[-1]):
+                self._pending.pop()
             self._pending.append(batch)
             return
         self.counts.waiting += 1
@@ -473,6 +480,13 @@ class FrameBuilder:
                 ends = np.where((unbelieved | impossible)[..., None], np.nan, ends)  # as if nobody had completed them
             ends = np.minimum(ends + np.array(offsets)[:, None, None], mark.time)
             self._steps.report(self._ticks, np.stack(places), schema.names, numbers, epochs, ends, values)
+
+
+def _replaces(batch: SealedBatch, before: SealedBatch) -> bool:
+    """Every number of the batch before has a newer one in this."""
+    header, old = batch.header, before.header
+    same = batch.shape is before.shape and header.incarnation == old.incarnation and header.number > old.number
+    return same and not any(old.rows)
 
 
 def _epoch_of(event: Event) -> int:

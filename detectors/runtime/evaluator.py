@@ -5,6 +5,7 @@ No I/O and no clock: the result depends only on the records and their order.
 
 import copy
 import logging
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ from eagle_eye.writable_text import words_of
 
 from .detector_set import DetectorSet, NotifyOperator
 from .hang_watch import DetectorCall, HangWatch, MutedDetectors
-from .hot_window import HotWindow
+from .hot_window import HotWindow, depth_of
 
 FIRST = LARGEST // 2
 """The first mark that a reader sees may have any number up to here: there is room for more than anybody will write."""
@@ -43,6 +44,10 @@ UNDECLARED = 64
 """Jobs without a layout that are evaluated at most: a writer that invents names must not keep the others waiting."""
 IDLE = "idle/"
 """Of the job of a node that has none."""
+IDLE_TICK_S = 10
+"""A node without a job has a tick frame in so many seconds: it trains nothing that could be saved by looking more often ..."""
+AWAKE_TICKS = 30
+"""... and one each second for so many ticks after an event of it, or as long as a finding about it is open."""
 CLOCKS_TOLD = 64
 """Nodes of one job whose wrong clocks are told."""
 Prototypes = Sequence[tuple[str, Detector]]
@@ -68,13 +73,18 @@ class JobEvaluation:
 
     def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, notify: NotifyOperator, watch: HangWatch) -> None:
         self.name = name
-        self.builder = FrameBuilder(name, schemas, topology)
-        self.window = HotWindow()
+        self.idle = name.startswith(IDLE)
+        """A node without a job."""
+        self.builder = FrameBuilder(name, schemas, topology, newest_only=self.idle)
+        self.window = HotWindow(depth_of(detector for _, detector in detectors))
         self.detectors = DetectorSet(name, detectors, notify, watch)
         self.events = False
         """Events wait for the next mark to be evaluated."""
         self.idle_ticks = 0
         """Ticks since the last record."""
+        self.awake_ticks = 0
+        """So many ticks are evaluated each, although it is idle."""
+        self._phase_s = zlib.crc32(name.encode()) % IDLE_TICK_S
         self.told_unbelieved = self.told_impossible = False
         """It was said that some of its records name epochs that cannot be; or steps."""
         self.told_ahead: set[str] = set()
@@ -83,7 +93,17 @@ class JobEvaluation:
     @property
     def undeclared(self) -> bool:
         """No launcher has told of it, and it is no idle node."""
-        return self.builder.layout is None and not self.name.startswith(IDLE)
+        return self.builder.layout is None and not self.idle
+
+    def rests(self, before: float, now: float) -> bool:
+        """No frame at a tick of this time, `before`: of the tick before. The times of the marks alone decide, so a replay decides the same."""
+        if not self.idle or self.awake_ticks or self.detectors.findings.count:
+            return False
+        return self._turn(before) == self._turn(now)
+
+    def _turn(self, time: float) -> int:
+        """Idle nodes take turns: not all of them at the same tick."""
+        return int(time + self._phase_s) // IDLE_TICK_S
 
 
 class Evaluator:
@@ -114,6 +134,8 @@ class Evaluator:
         """Highest of all marks seen."""
         self.number = 0
         """Of the newest mark."""
+        self._ticked = 0.0
+        """Time of the newest tick; 0 before the first."""
         self.muted = False
         """During catch-up: detectors see the frames, but nothing is diagnosed or reported."""
         self._detectors = detectors
@@ -196,6 +218,7 @@ class Evaluator:
                 self._topology = None
             job.events = True
             job.idle_ticks = 0
+            job.awake_ticks = AWAKE_TICKS
         elif isinstance(record, wire.SealedBatch):
             job.idle_ticks = 0
         job.builder.feed(record)
@@ -207,7 +230,9 @@ class Evaluator:
         return job
 
     def _detectors_of(self, job: str) -> Prototypes:
-        return [each for each in self._detectors if DetectorCall(job, each[0]) not in self._hung]
+        idle = job.startswith(IDLE)
+        asked = [each for each in self._detectors if not (idle and getattr(each[1], "needs_job", False))]
+        return [each for each in asked if DetectorCall(job, each[0]) not in self._hung]
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
@@ -227,8 +252,11 @@ class Evaluator:
         if mark.mark == "tick":
             self._change_config()
             self._drop_undeclared(evaluation)
+            before, self._ticked = self._ticked or mark.time, mark.time
             for job in list(self.jobs.values()):
-                self._guarded(job, evaluation, self._tick)
+                job.idle_ticks += 1
+                if job.idle_ticks > RETIRE_TICKS or not job.rests(before, mark.time):
+                    self._guarded(job, evaluation, self._tick)
         else:
             for job in [job for job in self.jobs.values() if job.events]:
                 self._guarded(job, evaluation, self._cut)
@@ -253,10 +281,10 @@ class Evaluator:
         self._evaluate(job, job.builder.cut(evaluation.mark), evaluation)
 
     def _tick(self, job: JobEvaluation, evaluation: Evaluation) -> None:
-        job.idle_ticks += 1
         if job.idle_ticks > RETIRE_TICKS:
             self._drop(job, evaluation, "nothing has come from this job for long")
             return
+        job.awake_ticks = max(0, job.awake_ticks - 1)
         before = job.builder.topology
         self._evaluate(job, job.window.add(job.builder.tick(evaluation.mark)), evaluation)
         if job.builder.topology is not before:
@@ -315,7 +343,9 @@ class Evaluator:
                 self._notify("config.refused", f"configuration {change.digest} is not used: {error}")
                 return
             for job in self.jobs.values():
-                job.detectors.reconfigure(self._detectors_of(job.name))
+                detectors = self._detectors_of(job.name)
+                job.detectors.reconfigure(detectors)
+                job.window.seconds = depth_of(detector for _, detector in detectors)
         self.config = change
 
     def _notify(self, name: str, message: str) -> None:

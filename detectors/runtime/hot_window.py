@@ -2,10 +2,13 @@
 
 It holds the frames' own arrays (which are never changed), so each value is in memory once for all detectors. Columns
 follow `moved`: when entities join or leave, `past` returns the columns of the newest frame.
+
+It reaches back as far as the detectors say (`past_s`), and costs nothing where none of them looks back: a node of eight GPUs with sixty
+metrics fills 5 MB in ten minutes, and those of 10,000 nodes nobody's memory.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -13,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from eagle_eye.frames import Frame
+from eagle_eye.protocols import Detector
 from eagle_eye.types import Floats, Integers, Kind
 
 KEPT_SECONDS = 600.0
-"""How far `past` reaches back."""
+"""How far `past` reaches back at most."""
 LIMIT_BYTES = 2 << 30
 """A larger job keeps fewer seconds: 80,000 GPUs with 30 metrics fill 9.6 MB a tick, hence 220 ticks."""
 
@@ -91,11 +95,17 @@ class _Rows:
                 line[present] = values[origin[present]]
 
 
+def depth_of(detectors: Iterable[Detector]) -> float:
+    """How many seconds of past these detectors ask for; 0: none of them does."""
+    asked = [getattr(detector, "past_s", 0.0) for detector in detectors]
+    return min(KEPT_SECONDS, max((float(seconds) for seconds in asked if isinstance(seconds, int | float)), default=0.0))
+
+
 class HotWindow:
-    """The last `seconds` of one job's tick frames, at most `limit_bytes` of them."""
+    """The last `seconds` of one job's tick frames, at most `limit_bytes` of them; 0 seconds: nothing is kept, and `past` raises LookupError."""
 
     def __init__(self, seconds: float = KEPT_SECONDS, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._limit = limit_bytes
         self._kinds: dict[Kind, _Rows] = {}
         self._bytes = 0
@@ -105,6 +115,10 @@ class HotWindow:
     def add(self, frame: Frame) -> Frame:
         """Append a tick frame; returns it with a working `past`. A cut frame is returned unchanged."""
         if not frame.tick:
+            return frame
+        if not self.seconds:
+            self._kinds.clear()
+            self._bytes = 0
             return frame
         for kind, entities in frame.entities.items():
             rows = self._kinds.setdefault(kind, _Rows())
@@ -138,7 +152,7 @@ class HotWindow:
 
     def _drop_old(self) -> None:
         for rows in self._kinds.values():
-            while rows.rows and not self._time - self._seconds < rows.rows[0].time <= self._time:  # a clock that was set back leaves rows of the future
+            while rows.rows and not self._time - self.seconds < rows.rows[0].time <= self._time:  # a clock that was set back leaves rows of the future
                 self._bytes -= rows.drop_oldest()
         while self._bytes > self._limit:
             largest = max(self._kinds.values(), key=lambda rows: sum(row.bytes for row in rows.rows))

@@ -30,6 +30,11 @@ class OpenFindings:
         """The newest revision of each finding that was not withdrawn, in the order of their opening."""
         return tuple(self._open.values())
 
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
     def take(self, detector: str, digest: str, claim: Claim, mark: Mark) -> Finding | None:
         """The finding that a claim opens, revises or withdraws; None if it changes nothing.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class Exited:
 class Hot:
     """Claims the node while it is hot; needs three hot ticks of its window."""
 
+    past_s: ClassVar[float] = 600.0
     limit: float = 80.0
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:

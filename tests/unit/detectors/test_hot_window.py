@@ -114,3 +114,11 @@ def test_random_movements_agree_with_a_plain_dictionary() -> None:
         expected = [[tick.get(name, NAN) for name in rows] for tick in told]
         np.testing.assert_equal(past(last), expected)
     assert len(window._kinds[Kind.GPU]._origins) <= 12  # what is forgotten leaves nothing behind
+
+
+def test_of_no_seconds_nothing_is_kept() -> None:
+    window = HotWindow(seconds=0.0)
+    last = window.add(frame(1, {"a": 1.0}))
+    assert window.nbytes == 0
+    with pytest.raises(LookupError, match="past_s"):
+        past(last)

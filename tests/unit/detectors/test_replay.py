@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -41,6 +42,7 @@ JOB = "t/n/r"
 class Hot:
     """Claims each node whose mean over five ticks is too high; tells the mean."""
 
+    past_s: ClassVar[float] = 5.0
     limit: float = 60.0
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
