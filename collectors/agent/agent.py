@@ -46,6 +46,8 @@ PAUSE_S = 0.1
 """After a round that failed."""
 EVENT_AGE_S = 10.0
 """An event is from the moment at which its collector began to look: one that seems older, or from the future, has its time from elsewhere or from before the clock was set."""
+CONFIRM_S = 120.0
+"""It writes each second, so there is always something to confirm: two requests in so long are 167 a second of 10,000 agents in all."""
 CLOSE_S = 1.0
 """Seconds for the last records to reach the stream or the spool when the agent ends."""
 
@@ -292,6 +294,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         name=f"agent-{file_name}",
         max_bytes=config.stream.spool_bytes,
         confirmed_by=confirmed_by(config.stream),
+        confirm_s=CONFIRM_S,
         on_notice=inbox.put,
     )
     session = LeaderSession(server or config.server.known_at, node, incarnation, os.getpid(), credentials)

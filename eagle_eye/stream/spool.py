@@ -10,6 +10,7 @@ until then it is kept here, and sent again when the stream was reset. See `uncom
 """
 
 import logging
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -27,7 +28,8 @@ BATCH_RECORDS = 1_024
 BATCH_BYTES = 4 << 20
 RETRY_S = 0.25
 CONFIRM_S = 5.0
-"""Between two looks at what has been confirmed."""
+"""Between two looks at what has been confirmed, half as much or half again by chance; only while there is something to confirm. Each is two
+requests to a broker. A stream that has begun anew is found at once by who appends to it, or was cut off from it."""
 MEMORY_BYTES = 8 << 20
 """Room for records in memory: before the background thread takes them, and while the spool's disk is full."""
 _log = logging.getLogger(__name__)
@@ -88,8 +90,8 @@ class SpooledWriter:
         self._overflow_bytes = 0
         self._unconfirmed = UncommittedRecords(stream, confirmed_by or {})
         self._confirm_s = confirm_s
+        self._look_at = self._next_look()
         self._again: deque[SpooledRecord] = deque()  # forgotten by the stream: goes before everything else
-        self._look_at = 0.0
         self._dropped = 0
         self._retry_at = self._retry_disk_at = 0.0
         self._told_dropped = self._told_failing = self._away = self._closing = self._closed = False
@@ -162,6 +164,10 @@ class SpooledWriter:
                 ended = ended and not self._incoming
                 self._changed.notify_all()
             self._tell_dropped()
+        try:
+            self._look(last=True)
+        except Exception as error:  # noqa: BLE001 (boundary: what is kept is saved in any case)
+            _log.warning("what the stream has confirmed is not known: %r", error)
         self._save_unconfirmed()
 
     def _patience(self) -> float | None:
@@ -174,7 +180,7 @@ class SpooledWriter:
         return bool(self._incoming) or self._closing
 
     def _backlog(self) -> bool:
-        return bool(self._again or self._file.count or self._overflow)
+        return bool(self._again or self._unconfirmed.lost or self._file.count or self._overflow)
 
     def _take(self) -> list[tuple[SpooledRecord, bool]]:
         taken: list[tuple[SpooledRecord, bool]] = []
@@ -288,9 +294,11 @@ class SpooledWriter:
 
     # --- what the stream may forget ------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Let go what is confirmed, now and then; take up again what was forgotten."""
-        if not self._unconfirmed or self._away or self._clock.monotonic() < self._look_at:
+    def _look(self, *, last: bool = False) -> None:
+        """Let go what is confirmed, now and then; take up again what was forgotten. `last`: what is not confirmed now goes again at the next start."""
+        if self._unconfirmed.lost:
+            self._send_again(self._unconfirmed.take_lost())
+        if not self._unconfirmed or self._away or (self._clock.monotonic() < self._look_at and not last):
             return
         try:
             self._look_now()
@@ -298,8 +306,14 @@ class SpooledWriter:
             self._set_away(error)
 
     def _look_now(self) -> None:
-        self._look_at = self._clock.monotonic() + self._confirm_s
-        forgotten = self._unconfirmed.check()
+        self._look_at = self._next_look()
+        self._send_again(self._unconfirmed.check())
+
+    def _next_look(self) -> float:
+        """By chance: after an outage all agents of a cluster have looked at the same time, and shall not go on to."""
+        return self._clock.monotonic() + self._confirm_s * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)
+
+    def _send_again(self, forgotten: list[SpooledRecord]) -> None:
         if forgotten:
             self._again.extendleft(reversed(forgotten))
             self._tell("stream.reset", f"the stream has begun anew: {len(forgotten)} records that it had acknowledged go again")

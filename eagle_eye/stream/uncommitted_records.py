@@ -1,7 +1,8 @@
 """Records that the stream has acknowledged, kept until their consumer group has committed them.
 
 A broker that lost its memory acknowledged what nobody has read. Whether it did is seen by reading the newest record
-back: is another one there, or none, then everything that is kept goes again. Readers drop what comes twice.
+back: is another one there, or none, then everything that is kept goes again. Readers drop what comes twice. It is seen, too, without asking, by
+an offset that is not beyond the one before.
 """
 
 from collections import deque
@@ -30,6 +31,8 @@ class UncommittedRecords:
         self._max_bytes = max_bytes
         self._kept: dict[tuple[str, int], deque[_Kept]] = {}
         self._bytes = 0
+        self.lost: list[SpooledRecord] = []
+        """Those whose stream has begun anew by what it said of later ones; see `take_lost`."""
         self.unguarded = 0
         """Records that were let go unconfirmed, because too many were kept."""
 
@@ -41,11 +44,20 @@ class UncommittedRecords:
         if topic not in self._groups:
             return
         for record, place in zip(records, places, strict=True):
-            self._kept.setdefault((topic, place.partition), deque()).append(_Kept(record, place.offset))
+            kept = self._kept.setdefault((topic, place.partition), deque())
+            if kept and place.offset <= kept[-1].offset:
+                self.lost += [each.record for each in kept]
+                self._let_go(kept, None)
+            kept.append(_Kept(record, place.offset))
             self._bytes += size_of(record)
         while self._bytes > self._max_bytes:
             self._drop_oldest(max(self._kept.values(), key=len))
             self.unguarded += 1
+
+    def take_lost(self) -> list[SpooledRecord]:
+        """What was found lost while it was kept, in order."""
+        lost, self.lost = self.lost, []
+        return lost
 
     def check(self) -> list[SpooledRecord]:
         """Forget what is committed; returns what the stream has lost, in order. Raises StreamUnavailable."""
@@ -62,7 +74,7 @@ class UncommittedRecords:
 
     def records(self) -> list[SpooledRecord]:
         """Everything that is kept."""
-        return [each.record for kept in self._kept.values() for each in kept]
+        return [*self.lost, *(each.record for kept in self._kept.values() for each in kept)]
 
     def _is_there(self, topic: str, partition: int, newest: _Kept) -> bool:
         found = self._stream.read(topic, partition, newest.offset, 1)

@@ -116,3 +116,87 @@ def test_records_that_nobody_confirms_are_bounded(tmp_path: Path) -> None:
     kept.keep(TOPIC, records, stream.append(TOPIC, [(record.key, record.value) for record in records]))
     assert kept.records() == records[6:]
     assert kept.unguarded == 6
+
+
+# --- how often the stream is asked --------------------------------------------------------------------------------------
+
+
+class Rarely(World):
+    """A writer that does not look within the time of a test, as an agent between two looks."""
+
+    def open(self) -> SpooledWriter:
+        return SpooledWriter(
+            self.stream, self.directory, clock=SystemClock(), retry_s=0.005, confirm_s=3600.0, confirmed_by={TOPIC: GROUP},
+            on_notice=self.notices.append,
+        )  # fmt: skip
+
+
+def test_a_stream_that_has_begun_anew_is_found_by_the_next_record_without_a_look(tmp_path: Path) -> None:
+    world = Rarely(tmp_path)
+    world.write("a", "b", "c")
+    world.forget()
+    world.write("d")
+    world.until(lambda: sorted(world.values()) == ["a", "b", "c", "d"])
+    assert [notice.name for notice in world.notices] == ["stream.reset"]
+    world.write("e")
+    assert world.values() == ["d", "a", "b", "c", "e"], "the order of what was lost is kept"
+    world.writer.close()
+
+
+def test_what_was_found_lost_by_the_last_record_outlives_the_writer(tmp_path: Path) -> None:
+    world = Rarely(tmp_path)
+    world.write("a", "b")
+    world.forget()
+    world.writer.write(TOPIC, "k", b"c")
+    world.writer.close()
+    world.writer = world.open()
+    world.write("d")
+    assert set(world.values()) == {"a", "b", "c", "d"}
+    world.writer.close()
+
+
+class CountingStream(MemoryStream):
+    """Counts what it is asked."""
+
+    asked = 0
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        self.asked += 1
+        return super().committed(group, topic, partition)
+
+
+def test_ten_thousand_agents_do_not_look_all_at_once_and_less_than_two_hundred_times_a_second(tmp_path: Path) -> None:
+    """Many writers that begin at the same moment: each looks once in its time, at moments that differ."""
+    from collectors.agent.agent import CONFIRM_S
+    from eagle_eye.clock import FakeClock
+
+    clock = FakeClock(1000.0)
+    writers = [SpooledWriter(MemoryStream(), tmp_path, clock=clock, name=f"n{index}", confirm_s=CONFIRM_S, confirmed_by={TOPIC: GROUP}) for index in range(40)]
+    moments = sorted(writer._look_at - 1000.0 for writer in writers)
+    for writer in writers:
+        writer.close()
+    assert 2 * 10_000 / CONFIRM_S <= 200.0
+    assert moments[0] >= CONFIRM_S / 2
+    assert moments[-1] <= 1.5 * CONFIRM_S
+    assert moments[-1] - moments[0] > CONFIRM_S / 4
+
+
+def test_an_append_asks_for_no_confirmation(tmp_path: Path) -> None:
+    stream = CountingStream()
+    writer = SpooledWriter(stream, tmp_path, clock=SystemClock(), confirm_s=3600.0, confirmed_by={TOPIC: GROUP})
+    for index in range(50):
+        writer.write(TOPIC, "k", b"%d" % index)
+        assert writer.flush(DEADLINE_S)
+    assert stream.asked == 0
+    writer.close()
+
+
+def test_a_writer_that_ends_asks_once_more_so_that_little_goes_again_at_its_next_start(tmp_path: Path) -> None:
+    world = Rarely(tmp_path)
+    world.write("a", "b", "c")
+    world.stream.commit(GROUP, TOPIC, 0, 2)
+    world.writer.close()
+    world.writer = world.open()
+    world.write("d")
+    assert world.values() == ["a", "b", "c", "c", "d"], "the reader drops the one that comes twice"
+    world.writer.close()
