@@ -44,7 +44,7 @@ class Detector(Protocol):
 
     Optional class attributes. `every`: evaluate each n-th tick only (cut frames always). `past_s`: how many seconds `frame.past` is asked to look
     back; nothing is kept for a detector that does not say so. `needs_job`: True = it has nothing to say about a node without a job, and is not
-    asked there. Others are asked about such a node every ten seconds, and at once when an event of it came.
+    asked there. Others are asked about such a node every fifteen seconds, and at once when an event of it came.
     """
 
     def update(self, frame: Frame, /) -> Iterable[Claim]: ...

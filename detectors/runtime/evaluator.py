@@ -44,7 +44,7 @@ UNDECLARED = 64
 """Jobs without a layout that are evaluated at most: a writer that invents names must not keep the others waiting."""
 IDLE = "idle/"
 """Of the job of a node that has none."""
-IDLE_TICK_S = 10
+IDLE_TICK_S = 15
 """A node without a job has a tick frame in so many seconds: it trains nothing that could be saved by looking more often ..."""
 AWAKE_TICKS = 30
 """... and one each second for so many ticks after an event of it, or as long as a finding about it is open."""

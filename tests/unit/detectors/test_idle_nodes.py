@@ -1,4 +1,4 @@
-"""Nodes without a job: no window, a frame every ten seconds, one each second once something happened; what is told of them stays the same."""
+"""Nodes without a job: no window, a frame every fifteen seconds, one each second once something happened; what is told of them stays the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ def jobs_of(evaluation: Evaluation) -> list[str]:
     return [frame.job for frame in evaluation.frames]
 
 
-def test_idle_nodes_take_turns_and_each_has_a_frame_in_ten_seconds_with_its_newest_numbers() -> None:
+def test_idle_nodes_take_turns_and_each_has_a_frame_in_fifteen_seconds_with_its_newest_numbers() -> None:
     cluster = Cluster(Hot())
     seen: dict[str, list[float]] = {}
     most = 0
@@ -101,7 +101,7 @@ def test_idle_nodes_take_turns_and_each_has_a_frame_in_ten_seconds_with_its_newe
         most = max(most, len(evaluation.frames))
         for frame in evaluation.frames:
             seen.setdefault(frame.job, []).append(round(frame.time - T0))
-            assert frame.metrics[Kind.NODE]["temperature_celsius"][0] == np.float32(40.0 + cluster.second / 100), "the newest of ten readings"
+            assert frame.metrics[Kind.NODE]["temperature_celsius"][0] == np.float32(40.0 + cluster.second / 100), "the newest of fifteen readings"
     assert set(seen) == set(IDLE)
     assert all(np.diff(times).tolist() == [IDLE_TICK_S] * (len(times) - 1) for times in seen.values())
     assert most < NODES / 2, "not all of them at one tick"
