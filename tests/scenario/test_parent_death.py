@@ -25,17 +25,20 @@ def written(path: Path) -> int:
     return int(path.read_text())
 
 
-def ended(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """As /proc has it; "Z" also once nothing is left of it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+def becomes(pid: int, *states: str) -> str:
+    """The state that it is in, once it is in one of these, or has not come to one in 30 s."""
     end = time.monotonic() + 30.0
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
+    while (state := state_of(pid)) not in states and time.monotonic() < end:
         time.sleep(0.01)
-    return False
+    return state
 
 
 def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
@@ -43,7 +46,7 @@ def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     pid = written(tmp_path / "pid")
     starter.send_signal(signal.SIGKILL)
     starter.wait()
-    assert ended(pid)
+    assert becomes(pid, "Z") == "Z"
 
 
 def test_it_does_not_begin_when_its_starter_is_gone_already(tmp_path: Path) -> None:
@@ -57,5 +60,6 @@ def test_twin_a_process_that_somebody_else_starts_lives_on(tmp_path: Path) -> No
     pid = written(tmp_path / "pid")
     starter.send_signal(signal.SIGKILL)
     starter.wait()
-    os.kill(pid, 0)
+    os.kill(pid, signal.SIGSTOP)  # one that is about to end cannot be stopped
+    assert becomes(pid, "T", "Z") == "T"
     os.kill(pid, signal.SIGKILL)

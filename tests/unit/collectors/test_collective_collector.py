@@ -135,4 +135,5 @@ def test_whatever_stands_there_nothing_fails(tmp_path_factory: pytest.TempPathFa
     node.write(0, group("default_pg", begun=5, over=5))
     whole = Path(f"{node.socket(0)}.groups").read_bytes()
     node.write_text(0, whole[: len(junk)] + junk + whole[2 * len(junk) :])
-    node.collect()
+    node.write(1, group("default_pg", begun=5, over=5))
+    assert "r1/n1/1" in node.collect()[0], "the other worker is read all the same"

@@ -236,12 +236,18 @@ def test_garbage_raises_nothing_but_wire_errors(data: bytes, prefix: bytes) -> N
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_batch_is_read_or_refused_but_never_breaks_the_reader(data: st.DataObject) -> None:
-    schemas = wire.Schemas()
-    payload = bytearray(wire.encode(batch(schemas, reading(), steps())))
+    schemas, reader = wire.Schemas(), wire.RecordReader()
+    whole = wire.encode(batch(schemas, reading(), steps()))
+    payload = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     with suppress(WireError):
-        wire.decode(bytes(payload), schemas)
+        sealed = reader.read(bytes(payload))
+        if isinstance(sealed, wire.SealedBatch):
+            wire.unseal(sealed, schemas)
+    after = reader.read(whole)
+    assert isinstance(after, wire.SealedBatch)
+    assert all(map(same, (block.reading for block in wire.unseal(after, schemas).blocks), (reading(), steps())))
 
 
 def test_text_that_has_no_encoding_is_written_with_question_marks() -> None:

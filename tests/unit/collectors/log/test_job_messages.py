@@ -149,6 +149,8 @@ def test_nothing_that_a_job_prints_stops_it(pieces: list[bytes], line: str, cut:
     output = JobOutput(MESSAGES)
     for number, piece in enumerate([*pieces, line[:cut].encode(), *pieces]):
         list(output.read(piece + b"\n", float(number)))
+    known, says = FAULTS[0]
+    assert says in [(message.component, message.code, message.rank) for message in said(known + "\n", output, 100.0)], "what comes after is read"
 
 
 def test_a_row_of_ones_own_needs_a_hint(tmp_path: Path) -> None:

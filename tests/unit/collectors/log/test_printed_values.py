@@ -83,6 +83,8 @@ def test_random_bytes_and_cut_samples_never_raise() -> None:
                 piece[rng.randrange(len(piece))] = rng.randrange(256)
         printed.read(bytes(piece))
         printed.take()
+        values = said("\nstep 7 loss 2.0\n", printed)
+        assert (values["step"], values["loss"]) == (7, 2), "what comes after is read"
 
 
 # --- runs of bad lines

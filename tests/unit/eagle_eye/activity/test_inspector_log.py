@@ -88,7 +88,10 @@ def test_fault_a_torn_or_changed_line_is_read_or_refused(draw: st.DataObject) ->
     cut = draw.draw(st.integers(0, len(whole)))
     with suppress(ValueError):
         measured_operation(whole[:cut] + draw.draw(st.binary(max_size=4)) + whole[cut + draw.draw(st.integers(0, 8)) :])
-    with suppress(ValueError):
+
+
+def test_fault_a_line_nested_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
         measured_operation(b'{"header":' * 5000)
 
 

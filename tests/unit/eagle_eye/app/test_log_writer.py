@@ -70,10 +70,19 @@ def test_who_does_not_read_keeps_nobody_waiting_and_hears_how_much_is_lost(pipe:
     handler.close()
 
 
-def test_a_reader_that_is_gone_ends_nothing(pipe: tuple[int, int]) -> None:
+def test_a_reader_that_is_gone_ends_nothing(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "LAST_S", 30.0)
     reader, writer = pipe
     os.close(reader)
     handler = LogWriter(writer)
     for _ in range(3):
         handler.emit(record("line"))
+    handler.flush()
+    reader, other = os.pipe()
+    os.set_blocking(reader, False)
+    os.dup2(other, writer)
+    handler.emit(record("one that is read again"))
     handler.close()
+    assert os.read(reader, 1000) == b"one that is read again\n"
+    os.close(reader)
+    os.close(other)

@@ -95,7 +95,9 @@ def test_another_node_does_not_take_a_job_over(world: World) -> None:
 def test_twin_each_node_of_a_layout_may_coordinate_the_next_epoch(world: World) -> None:
     world.report(certified("node-a"), 1, "node-a", "node-b")
     world.report(certified("node-b"), 2, "node-b")
+    assert world.leader.facts(JOB).layout == layout_of(2, "node-b")
     world.report(certified("node-a"), 3, "node-a", "node-b")
+    assert world.leader.facts(JOB).layout == layout_of(3, "node-a", "node-b")
 
 
 def test_twin_a_spare_node_that_has_joined_may_coordinate_also_after_the_server_failed_over(world: World) -> None:
@@ -103,6 +105,7 @@ def test_twin_a_spare_node_that_has_joined_may_coordinate_also_after_the_server_
     world.report(certified("node-a"), 2, "node-a", "spare")
     world.elect()
     world.report(certified("spare"), 3, "spare")
+    assert world.leader.facts(JOB).layout == layout_of(3, "spare")
 
 
 def test_twin_a_node_that_is_to_join_has_a_session_and_finds_the_coordinator(world: World) -> None:
@@ -160,6 +163,7 @@ def test_twin_certificates_may_be_issued_anew_with_a_tenant_one_after_the_other(
     world.report(certified("node-a"), 1, "node-a", "node-b")
     world.report(certified("node-b", TENANT), 2, "node-a", "node-b")
     world.report(certified("node-a"), 3, "node-a")
+    assert world.leader.facts(JOB).layout == layout_of(3, "node-a")
 
 
 # --- users of one machine ----------------------------------------------------------------------------------------------
@@ -185,12 +189,14 @@ def test_twin_the_same_user_root_and_jobs_of_nobody(world: World) -> None:
 def test_twin_a_machine_that_turns_certificates_on_keeps_its_jobs(world: World) -> None:
     world.report(local(4_000_000), 1, "node-a")
     world.report(certified("node-a"), 2, "node-a")
+    assert world.leader.facts(JOB).layout == layout_of(2, "node-a")
 
 
 def test_twin_where_the_configuration_trusts_everybody_everybody_may(world: World) -> None:
     stranger = msgspec.structs.replace(certified("node-x"), caller=Caller())
     world.report(certified("node-a"), 1)
     world.report(stranger, 2)
+    assert world.leader.facts(JOB).layout == layout_of(2, "node-x")
 
 
 # --- epochs ----------------------------------------------------------------------------------------------------------
@@ -208,6 +214,7 @@ def test_a_leap_of_the_epoch_is_not_believed_of_the_owner_either(world: World) -
 def test_twin_a_job_that_had_many_epochs_while_there_was_no_leader(world: World) -> None:
     world.report(certified("node-a"), 7)
     world.report(certified("node-a"), 7 + EPOCH_JUMP)
+    assert world.leader.facts(JOB).layout == layout_of(7 + EPOCH_JUMP, "node-a")
 
 
 # --- how it is told ----------------------------------------------------------------------------------------------------
