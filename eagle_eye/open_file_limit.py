@@ -12,6 +12,18 @@ log = logging.getLogger(__name__)
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say nothing of the file that was to be opened: we, or the machine, have no room for it now."""
 TOLD_EVERY_S = 60.0
+NO_THREAD = "can't start new thread"
+"""CPython's words; it has no type for it."""
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether it, or what caused it, says no more than that this process or its machine has no further thread, descriptor or memory now."""
+    while error is not None:
+        no_room = isinstance(error, OSError) and error.errno in NO_ROOM | {errno.EAGAIN}
+        if no_room or isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_THREAD in str(error)):
+            return True
+        error = error.__cause__
+    return False
 
 
 def raise_open_file_limit() -> tuple[int, int]:

@@ -76,10 +76,14 @@ class AlertService:
         return self._leads() and not self._broken and self._clock.monotonic() - self._looked < STALLED_S and self._ticking()
 
     def start(self) -> None:
-        """Begin to deliver. Notifications to receivers that are configured no more are given up, and said to be."""
+        """Begin to deliver. Notifications to receivers that are configured no more are given up, and said to be. Raises RuntimeError where the process may have no further thread."""
         self._give_up_strangers()
-        for worker in self._workers:
-            worker.start()
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException:
+            self.stop()  # who started us does not know that some have begun
+            raise
 
     def stop(self) -> None:
         """Finish the notifications under way; the others stay in the ledger."""

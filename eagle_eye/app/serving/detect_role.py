@@ -17,6 +17,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import ConfigChange, Incident, JobSnapshot, Notice
+from eagle_eye.writable_text import words_of
 
 from .leader_election import new_holder
 from .process_context import ProcessContext
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 ROUNDS = 8.0
 """Rounds of partition ownership within one lease."""
 POLL_S = 0.1
+FIRST_S, LONGEST_S = 1.0, 60.0
+"""Seconds before the detection on a partition that failed begins again: doubled each time, until it has run for the longest."""
 
 
 class DetectRole:
@@ -41,9 +44,11 @@ class DetectRole:
         self._detectors = plugin_wiring.detectors(context.config)
         """Each job gets copies of its own."""
         self._hung = HungPartitions()
+        self._told = False
+        """It was told that partitions cannot be assigned."""
 
     async def run(self) -> None:
-        """Run until `stop` is set. Raises EagleEyeError for the first runner that failed."""
+        """Run until `stop` is set. A partition whose detection fails begins again by itself. Raises EagleEyeError where none can be assigned."""
         self._threads.start("partitions", self._assign)
         while not (self._stop.is_set() or self._threads.stop.is_set()):
             await asyncio.sleep(POLL_S)
@@ -57,10 +62,20 @@ class DetectRole:
             return
         try:
             while not self._threads.stop.is_set():
-                ownership.round()
+                self._round(ownership)
                 self._threads.stop.wait(self._lease_s / ROUNDS)
         finally:
             ownership.close()
+
+    def _round(self, ownership: PartitionOwnership) -> None:
+        try:
+            ownership.round()
+            self._told = False
+        except Exception as error:  # boundary: no thread or no memory is left for a moment, and the partitions that are owned go on
+            log.exception("the partitions could not be assigned")
+            if not self._told:
+                self._context.notices.put(Notice(name="detection.failing", time=self._context.clock.now(), message=f"partitions could not be assigned: {words_of(error)}; it is tried again"))
+            self._told = True
 
     def _ownership(self) -> PartitionOwnership | None:
         """Made once the stream answers how many partitions it has; None when stopped before."""
@@ -80,16 +95,21 @@ class DetectRole:
 
 
 class HungPartitions:
-    """What outlives a thread that a detector holds."""
+    """What outlives a thread that a detector holds, or that failed."""
 
     def __init__(self) -> None:
         self.muted = MutedDetectors()
         self.services: dict[int, ServiceGroup] = {}
         """Partition → its services, for the worker that takes over."""
+        self.failures: dict[int, int] = {}
+        """Partition → how often in a row its detection has failed."""
 
 
 class PartitionWorker:
-    """A thread that runs the detectors over one partition, with its services. The constructor starts it."""
+    """A thread that runs the detectors over one partition, with its services. The constructor starts it.
+
+    If that cannot be, or it fails, another worker is begun above its term after a while.
+    """
 
     def __init__(self, context: ProcessContext, threads: ThreadGroup, detectors: Prototypes, hung: HungPartitions, partition: int, term: int) -> None:
         self._context = context
@@ -100,19 +120,26 @@ class PartitionWorker:
         self._stop = threading.Event()
         self._runner: Runner | None = None
         self._services: ServiceGroup | None = None
-        self._thread = threads.start(f"runner-{partition}", self._work)
+        self._began = context.clock.monotonic()
+        self._again: float | None = None
+        """When another worker may begin, since this one has failed; monotonic."""
+        self._thread: threading.Thread | None = None
+        try:
+            self._thread = threads.start(f"runner-{partition}", self._work)
+        except RuntimeError as error:  # the process may have no further thread
+            self._fail(error)
 
     @property
     def superseded_by(self) -> int:
-        """Generation of a newer owner that was seen in the stream; 0 = none."""
-        if self._left_behind:
+        """Generation of a newer owner that was seen in the stream, or our own where another worker is to begin; 0 = none."""
+        if self._left_behind or (self._again is not None and self._context.clock.monotonic() >= self._again):
             return self._term
         return self._runner.superseded_by if self._runner is not None else 0
 
     @property
     def ended(self) -> bool:
         """Whether its thread has ended, or is left behind."""
-        return self._left_behind or not self._thread.is_alive()
+        return self._left_behind or self._thread is None or not self._thread.is_alive()
 
     @property
     def _left_behind(self) -> bool:
@@ -138,27 +165,45 @@ class PartitionWorker:
 
     def join(self) -> None:
         """Wait until it has ended, at most JOIN_S."""
-        self._thread.join(JOIN_S)
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
 
     def _work(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # boundary: what one partition does, or a thread that was left behind, must not end the server
+            if self._left_behind:
+                log.exception("a detector that had hung has come back to partition %d", self._partition)
+            else:
+                log.exception("the detection on partition %d failed", self._partition)
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        failures, now = self._hung.failures, self._context.clock.monotonic()
+        if now - self._began >= LONGEST_S:
+            failures.pop(self._partition, None)
+        count = failures[self._partition] = failures.get(self._partition, 0) + 1
+        wait_s = min(FIRST_S * 2.0 ** (count - 1), LONGEST_S)
+        message = f"partition {self._partition} is not evaluated: {words_of(error)}; it begins again in {wait_s:g} s"
+        log.warning("%s", message)
+        self._context.notices.put(Notice(name="detection.failing", time=self._context.clock.now(), message=message))
+        self._again = now + wait_s
+
+    def _run(self) -> None:
         runners, partition = self._context.runners, self._partition
         services = self._hung.services.pop(partition, None)
         if services is None:
             services = ServiceGroup(partition_services(self._context, partition))
             services.start()
-        runner = self._runner = runners[partition] = runner_of(self._context, self._detectors, partition, self._term, self._hung.muted)
-        self._services = services
         try:
+            runner = self._runner = runners[partition] = runner_of(self._context, self._detectors, partition, self._term, self._hung.muted)
+            self._services = services
             runner.run(self._stop)
-        except Exception:  # boundary: whatever a thread does that was left behind, its successor goes on
-            if not runner.left_behind:
-                raise
-            log.exception("a detector that had hung has come back to partition %d", partition)
         finally:
-            if not runner.left_behind:
+            if not self._left_behind:
                 services.stop()
                 self._context.histories.pop(partition, None)
-            if runners.get(partition) is runner:
+            if self._runner is not None and runners.get(partition) is self._runner:
                 del runners[partition]
 
 

@@ -19,11 +19,13 @@ from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.errors import EagleEyeError, LedgerUnavailable, Stale
 from eagle_eye.ledger import Ledger
 from eagle_eye.ledger.factory import SERVER_PATIENCE_S, open_ledger
+from eagle_eye.open_file_limit import is_shortage
 from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.stream import OUTCOMES
 from eagle_eye.stream.factory import confirmed_by
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Notice
+from eagle_eye.writable_text import words_of
 from remediation.actions.notify import Notify
 from remediation.engine.engine import Engine
 from remediation.engine.intake import TOPICS, Intake
@@ -55,16 +57,27 @@ class LeadRole:
         self._stop = stop
 
     async def run(self) -> None:
-        """Run until `stop` is set. Raises the error that ended a term, unless that is the loss of the lease."""
+        """Run until `stop` is set. Raises the error that ended a term, unless that is the loss of the lease, or a want of threads, descriptors or memory."""
         while not self._stop.is_set():
-            lease = LeaderLease(self._context.ledger, self._lease_s, self._context.clock)
-            if await self._stand_by(lease):
-                try:
-                    await self._lead(lease)
-                except (Stale, LedgerUnavailable) as error:
-                    log.warning("term %d is over: %s", lease.term, error)
-                finally:
-                    await asyncio.to_thread(lease.resign)
+            try:
+                await self._take_turn(LeaderLease(self._context.ledger, self._lease_s, self._context.clock))
+            except Exception as error:
+                if not is_shortage(error):
+                    raise
+                message = f"this server cannot lead for now: {words_of(error)}; it stands by again"
+                log.warning("%s", message)
+                self._context.notices.put(Notice(name="leader.failing", time=self._context.clock.now(), message=message))
+                await asyncio.sleep(self._lease_s)
+
+    async def _take_turn(self, lease: LeaderLease) -> None:
+        """Stand by, and lead once."""
+        if await self._stand_by(lease):
+            try:
+                await self._lead(lease)
+            except (Stale, LedgerUnavailable) as error:
+                log.warning("term %d is over: %s", lease.term, error)
+            finally:
+                await asyncio.to_thread(lease.resign)
 
     async def _stand_by(self, lease: LeaderLease) -> bool:
         """True once this process holds the lease, False when stopped before."""
@@ -105,6 +118,15 @@ class LeaderTerm:
             context.stream, config.state / "spool", clock=clock, name="leader", on_notice=context.notices.put,
             confirmed_by=confirmed_by(config.stream),
         )  # fmt: skip
+        try:
+            self._leading, self._control = self._made(writer)
+        except BaseException:
+            writer.close()  # the next term could not open its spool
+            raise
+
+    def _made(self, writer: SpooledWriter) -> tuple[LeaderContext, ControlServer]:
+        context, lease, ledger = self._context, self._lease, self._ledger
+        config, clock = context.config, context.clock
         commander = SessionCommander(asyncio.get_running_loop())
         actions = plugin_wiring.actions(config, {"commander": commander, "ledger": ledger, "clock": clock})
         engine = Engine(
@@ -118,19 +140,20 @@ class LeaderTerm:
             write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=clock, incarnation=lease.incarnation,
             notify=context.notices.put,
         )  # fmt: skip
-        self._control = control_server(context, leader, listen, lease.term)
-        commander.bind(leader, self._control.command)
+        control = control_server(context, leader, self._listen, lease.term)
+        commander.bind(leader, control.command)
         notify = actions.get("notify")
-        self._leading = LeaderContext(
+        leading = LeaderContext(
             term=lease.term, ledger=ledger, engine=engine, leader=leader, writer=writer, commander=commander, notify=notify if isinstance(notify, Notify) else None
         )
+        return leading, control
 
     async def run(self, stop: threading.Event) -> None:
         """Lead until `stop` is set, or another server takes the lease over. Raises EagleEyeError for the first thread that failed."""
         leading, threads = self._leading, self._threads
         services = ServiceGroup(leader_services(self._context, leading))
-        threads.start("lease", self._keep)
         try:
+            threads.start("lease", self._keep)
             await self._control.start()
             await asyncio.to_thread(services.start)
             self._begin()

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class PeriodicService:
     """One piece of work at intervals, in a thread of its own: calls `work` every `every_s` seconds, the first time after `first_s`, until it is stopped.
 
-    An EagleEyeError of it is logged, and it is called again in time. name: what the log and the thread are called by.
+    An error of it is logged, and it is called again in time. name: what the log and the thread are called by.
     """
 
     def __init__(self, name: str, work: Callable[[], None], every_s: float, *, first_s: float | None = None, once_at_end: bool = False) -> None:
@@ -58,6 +58,8 @@ class PeriodicService:
             self._work()
         except EagleEyeError as error:
             log.warning("%s: %s; tried again in %g s", self._name, error, self._every_s)
+        except Exception:  # boundary: what is wrong with one job's numbers, or a moment without memory, must not end it for good
+            log.exception("%s failed; tried again in %g s", self._name, self._every_s)
 
 
 def retention_service(ledger: Ledger, retention_s: float, clock: Clock) -> PeriodicService:

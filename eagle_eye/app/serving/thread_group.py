@@ -21,7 +21,7 @@ class ThreadGroup:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Run `work` until it returns."""
+        """Run `work` until it returns. Raises RuntimeError where the process may have no further thread."""
 
         def guarded() -> None:
             try:
@@ -31,8 +31,8 @@ class ThreadGroup:
                 self.fail(error)
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
-        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
         thread.start()
+        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
         return thread
 
     def fail(self, error: BaseException) -> None:
