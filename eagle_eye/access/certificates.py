@@ -60,18 +60,20 @@ class Identity:
     @classmethod
     def of(cls, uri: str) -> "Identity | None":
         """From a URI; None if it is none of ours."""
-        found = re.fullmatch(rf"{SCHEME}://(\w+)/([\w.-]+)", uri)
+        found = re.fullmatch(rf"{SCHEME}://(\w+)/([\w.-]+)", uri, re.ASCII)
         if found is None or found[1] not in tuple(CertificateKind):
             return None
         return cls(kind=CertificateKind(found[1]), name=found[2])
 
     @classmethod
     def of_all(cls, uris: Iterable[str]) -> "Identity | None":
-        """From all URIs of a certificate; None if none of them names its owner."""
-        known = tuple(uris)
-        owner = next((identity for uri in known if (identity := cls.of(uri))), None)
-        tenants = tuple(unquote(uri.removeprefix(TENANT)) for uri in known if uri.startswith(TENANT))
-        return replace(owner, tenants=tenants) if owner is not None else None
+        """From all URIs of a certificate; None if none of them names its owner, several do, or one of ours cannot be read: it may be the limit to a tenant."""
+        ours = {uri: cls.of(uri) for uri in uris if uri.lower().startswith(f"{SCHEME}:")}
+        tenants = tuple(unquote(uri.removeprefix(TENANT)) for uri in ours if uri.startswith(TENANT))
+        owners = [identity for identity in ours.values() if identity is not None]
+        if len(owners) != 1 or len(owners) + len(tenants) != len(ours):
+            return None
+        return replace(owners[0], tenants=tenants)
 
     def speaks_for(self, job: str) -> bool:
         """Whether its tenants include that of a job (tenant/name/run)."""

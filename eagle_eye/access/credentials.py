@@ -172,8 +172,15 @@ def _day(seconds: float) -> str:
 
 
 def identity_of(context: Mapping[str, Sequence[bytes]]) -> Identity | None:
-    """From gRPC's authentication context; None where the certificate is none of `eagle-eye certs`."""
-    return Identity.of_all(uri.decode(errors="replace") for uri in context.get("peer_uri", ()))
+    """From gRPC's authentication context; None where the certificate is none of `eagle-eye certs`.
+
+    By the certificate itself: of its URIs gRPC hands on what is before a NUL (`eagle-eye://node/n\\0.example` was node n).
+    """
+    try:
+        return certificate_info(next(iter(context.get("x509_pem_cert", ())), b""), "the certificate of a session").identity
+    except (ConfigError, ValueError) as error:  # what the TLS library takes the parser of certificates may not
+        log.warning("the certificate of a session cannot be read: %s", error)
+        return None
 
 
 def objection(identity: Identity | None, node: str, what: str, job: str = "") -> str:

@@ -207,7 +207,7 @@ class Leader:
         if kind == "present":
             return self._present(_read(body, _NodeQuestion).node, peer.job)
         if kind == "cordon_of":
-            return await asyncio.to_thread(self._cordon_of, _read(body, _NodeQuestion).node, _read(body, _JobQuestion).job)
+            return await asyncio.to_thread(self._cordon_of, peer, _read(body, _NodeQuestion).node, _read(body, _JobQuestion).job)
         if kind == "layout":
             return await asyncio.to_thread(self._remember, peer, _read(body, _LayoutReport), _demand(body))
         if kind == "grant":
@@ -231,9 +231,18 @@ class Leader:
         here = ("launcher", node, job) in self._peers or ("agent", node, "") in self._peers
         return {"present": here, "known": self.old_enough or here}
 
-    def _cordon_of(self, node: str, job: str) -> Body:
-        """What keeps a node out of a job that starts there; a job's own evictions are in its layout, and end with a release."""
-        cordon = next((each for each in self._ledger.cordoned() if each.node == node and each.job != job), None)
+    def _cordon_of(self, peer: Peer, node: str, job: str) -> Body:
+        """What keeps a node out of a job that starts there; a job's own evictions are in its layout, and end with a release.
+
+        The job of a tenant that may use no certificate of the node has never run there: whatever its layouts named, it keeps nobody out.
+        """
+        if (peer.node, peer.job) != (node, job):
+            why = f"the {peer} may not ask what keeps {node} out of {job}"
+            self.ownership.tell_refused(peer, job, "claim.refused", why)
+            raise AccessDenied(why)
+        certificate = peer.caller.certificate
+        cordons = [each for each in self._ledger.cordoned() if each.node == node and each.job != job]
+        cordon = next((each for each in cordons if certificate is None or certificate.speaks_for(each.job)), None)
         if cordon is None:
             return {}
         known = cordon.job.partition("/")[0] == job.partition("/")[0]

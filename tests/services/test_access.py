@@ -1,7 +1,9 @@
 """Mutual TLS and roles over real gRPC: who gets in, who does not, and the error that each of them gets."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
@@ -85,6 +87,53 @@ def test_nobody_opens_a_session_as_another(ours, head):
             assert "certificate of node node-b may not speak as the agent on node-a" in await refused(at(server), ours.credentials("node-b", NODE))
             assert "certificate of client ada may not speak" in await refused(at(server), ours.credentials("ada", CLIENT))
             assert handler.received == []
+
+    run(test())
+
+
+@dataclass(frozen=True)
+class Strange:
+    """What an authority of one's own may write into a certificate: any URIs."""
+
+    uris: tuple[str, ...]
+    name: str = "node-a"
+    kind: CertificateKind = NODE
+    tenants: tuple[str, ...] = ()
+
+
+STRANGE = [
+    (), ("eagle-eye://node/*",), ("eagle-eye://node/node-?",), ("eagle-eye://node/node-a.",), ("eagle-eye://node/NODE-A",), ("EAGLE-EYE://node/node-a",), ("eagle-eye://Node/node-a",),
+    ("eagle-eye://node/node%2Da",), ("eagle-eye://node/node-a\0.evil",), ("eagle-eye://node/node-b", "eagle-eye://node/node-a"), ("eagle-eye://node/node-a", "eagle-eye://node/node-b"),
+    ("eagle-eye://server/head", "eagle-eye://node/node-a"), ("eagle-eye://node/node-a", "Eagle-Eye://tenant/team-x"), ("eagle-eye://node/node-a", "eagle-eye://tenants/team-x"),
+    ("eagle-eye://node/node-a", "eagle-eye:tenant/team-x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("uris", STRANGE)
+def test_a_certificate_whose_owner_or_limit_cannot_be_told_opens_nothing(ours, head, uris):
+    """Of several owners the first counted, and a limit to a tenant in other letters was none."""
+    identity: Any = Strange(uris)
+    made = ours.authority.issue(identity, (), now=ours.clock.now(), days=1.0, out=ours.folder / "strange")
+    credentials = Credentials(authority=ours.authority.certificate, certificate=made.certificate, key=made.key, clock=SystemClock())
+
+    async def test() -> None:
+        handler = RecordingHandler()
+        async with served(handler, credentials=head) as server:
+            for peer in (AGENT, LAUNCHER):
+                assert "certificate" in await refused(at(server), credentials, peer)
+            assert handler.received == []
+
+    run(test())
+
+
+def test_twin_an_authority_of_ones_own_may_write_further_uris(ours, head):
+    identity: Any = Strange(("spiffe://corp/node-a", "eagle-eye://node/node-a", "https://corp.example/node-a", "eagle-eye://tenant/tenant"))
+    made = ours.authority.issue(identity, (), now=ours.clock.now(), days=1.0, out=ours.folder / "strange")
+    credentials = Credentials(authority=ours.authority.certificate, certificate=made.certificate, key=made.key, clock=SystemClock())
+
+    async def test() -> None:
+        async with served(RecordingHandler(), credentials=head) as server, joined(at(server), peer=LAUNCHER, credentials=credentials) as client:
+            assert client.connected
 
     run(test())
 

@@ -53,9 +53,9 @@ def test_twin_a_certificate_without_tenants_speaks_for_all():
     assert Identity(kind=NODE, name="n").speaks_for("anybody/gpt/1")
 
 
-@pytest.mark.parametrize("limit", [b"eagle-eye://tenant/", b"eagle-eye://tenant/%2", b"eagle-eye://tenant/a/b"])
+@pytest.mark.parametrize("limit", ["eagle-eye://tenant/", "eagle-eye://tenant/%2", "eagle-eye://tenant/a/b"])
 def test_a_limit_that_cannot_be_read_is_not_taken_for_none(limit):
-    found = identity_of({"peer_uri": [b"eagle-eye://node/n", limit]})
+    found = Identity.of_all(["eagle-eye://node/n", limit])
     assert found is not None
     assert not found.speaks_for("a/gpt/1")
 
@@ -193,11 +193,12 @@ def test_a_session_is_opened_by_its_own_node_alone():
 
 @pytest.mark.parametrize("uri", ["eagle-eye://node/a/b", "eagle-eye://king/a", "https://node/a", "eagle-eye://node/", "x eagle-eye://node/a"])
 def test_other_uris_name_nobody(uri):
-    assert identity_of({"peer_uri": [uri.encode()]}) is None
+    assert Identity.of_all([uri]) is None
 
 
 def test_the_common_name_alone_names_nobody():
     assert identity_of({"x509_common_name": [b"node-a"], "x509_subject_alternative_name": [b"eagle-eye://node/node-a"]}) is None
+    assert identity_of({"peer_uri": [b"eagle-eye://node/node-a"], "x509_pem_cert": [b"no certificate"]}) is None
 
 
 def test_a_node_learns_at_its_start_that_its_certificate_is_another_s(ours, clock):

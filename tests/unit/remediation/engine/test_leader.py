@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from eagle_eye import wire
+from eagle_eye.access import Caller
+from eagle_eye.access.certificates import CertificateKind, Identity
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.errors import AccessDenied, ControlError, TemporaryError
 from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, Peer, PendingPlansQuery
 from eagle_eye.stream import OBSERVATIONS
@@ -325,14 +327,39 @@ def test_whoever_was_elected_since_the_last_epoch_is_the_one_that_is_commanded(h
 
 def test_a_cordon_binds_every_job_but_the_one_that_it_was_made_for(harness: LeaderHarness) -> None:
     tenant, name, _ = JOB.split("/")
+
+    def cordon_of(node: str, job: str) -> Body:
+        return harness.ask("cordon_of", {"node": node, "job": job}, launcher(node, job))
+
     harness.ledger.cordon("node-a", JOB, "plan1", 100.0, "ecc error on GPU 5")
     told = {"reason": "ecc error on GPU 5", "since": 100.0}
-    assert harness.ask("cordon_of", {"node": "node-a", "job": f"{tenant}/{name}/next"}) == {"job": JOB, **told}
-    assert harness.ask("cordon_of", {"node": "node-a", "job": "other/gpt/1"}) == {"job": "a job of another tenant", **told}
-    assert harness.ask("cordon_of", {"node": "node-a", "job": JOB}) == {}, "its launcher waits for the release"
-    assert harness.ask("cordon_of", {"node": "node-b", "job": "other/gpt/1"}) == {}
+    assert cordon_of("node-a", f"{tenant}/{name}/next") == {"job": JOB, **told}
+    assert cordon_of("node-a", "other/gpt/1") == {"job": "a job of another tenant", **told}
+    assert cordon_of("node-a", JOB) == {}, "its launcher waits for the release"
+    assert cordon_of("node-b", "other/gpt/1") == {}
     harness.ledger.release("node-a", "ada", 200.0)
-    assert harness.ask("cordon_of", {"node": "node-a", "job": f"{tenant}/{name}/next"}) == {}
+    assert cordon_of("node-a", f"{tenant}/{name}/next") == {}
+
+
+def test_nobody_asks_for_the_cordon_of_another_node_or_job(harness: LeaderHarness) -> None:
+    harness.ledger.cordon("node-a", JOB, "plan1", 100.0, "ecc error on GPU 5")
+    for asked in ({"node": "node-a", "job": f"{JOB}2"}, {"node": "node-a", "job": "spy/gpt/1"}, {"node": "spy", "job": JOB}):
+        with pytest.raises(AccessDenied, match="may not ask what keeps"):
+            harness.ask("cordon_of", asked, launcher("spy", "spy/gpt/1"))
+
+
+def test_a_job_of_a_tenant_that_may_not_run_on_a_node_keeps_nobody_out_of_it(harness: LeaderHarness) -> None:
+    """Whoever coordinates a job may name any node in its layout, and accuse it."""
+    harness.ledger.cordon("node-a", "team-x/gpt/1", "plan1", 100.0, "ecc error on GPU 5")
+    asked = {"node": "node-a", "job": "team-b/gpt/1"}
+
+    def cordoned(*tenants: str) -> bool:
+        caller = Caller(certificate=Identity(kind=CertificateKind.NODE, name="node-a", tenants=tenants))
+        return bool(harness.ask("cordon_of", asked, msgspec.structs.replace(launcher("node-a", "team-b/gpt/1"), caller=caller)))
+
+    assert not cordoned("team-b")
+    assert cordoned("team-b", "team-x"), "it may have run there"
+    assert cordoned()
 
 
 def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(harness: LeaderHarness) -> None:
