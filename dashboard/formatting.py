@@ -1,6 +1,7 @@
 """Numbers, times and names as a person reads them. Pure: no clock, no Streamlit; `now` and the reader's zone are handed in."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -12,6 +13,8 @@ SPACE = "\u202f"
 """Narrow, and never the end of a line: between a number and its unit."""
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+"""Of ASCII: what a backslash escapes in Markdown (CommonMark 2.4)."""
 UUID_SHOWN = 8
 """Characters of a GPU's UUID: enough to find it on a node."""
 
@@ -240,6 +243,15 @@ def spoken(name: str) -> str:
     ('evict node', 'step s')
     """
     return name.replace("_", " ")
+
+
+def unmarked(text: str) -> str:
+    """For a label that Streamlit draws as Markdown: a name in it becomes no link, image or formula.
+
+    >>> print(unmarked("everything on ![x](https://y)"))
+    everything on \\!\\[x\\]\\(https\\:\\/\\/y\\)
+    """
+    return PUNCTUATION.sub(r"\\\g<0>", text)
 
 
 def capital(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dashboard import html
+from dashboard import formatting, html
 from dashboard.errors import NotShown
 from dashboard.queries.incident import IncidentDetails, PlanRow
 from dashboard.sources import Sources
@@ -66,7 +66,7 @@ def refusal(who: Viewer, what: str) -> html.Safe:
 def _confirm(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow, what: str) -> None:
     import streamlit as st
 
-    st.markdown(f"**{summary.action(line.plan)}?**")
+    st.html(html.tagged("p", html.tagged("b", f"{summary.action(line.plan)}?")))  # no Markdown: a job chooses the names of its nodes
     st.caption(f"Your decision is valid for plan `{line.digest}` only: if its action or targets change, a new approval is needed.")
     name = _name(who, f"{what}-{line.digest}")
     note = st.text_input("Why (kept with the incident)", key=f"why-{what}-{line.digest}", placeholder="optional")
@@ -82,7 +82,7 @@ def _silence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     choices = _silenced(story)
     with st.form(f"silence-{story.incident.id}", border=False):
         name = _name(who, "silence")
-        about = st.radio("About", list(choices), key=f"about-{story.incident.id}")
+        about = st.radio("About", list(choices), format_func=formatting.unmarked, key=f"about-{story.incident.id}")
         length = st.selectbox("For", list(SILENCES), key=f"length-{story.incident.id}")
         reason = st.text_input("Why", key=f"reason-{story.incident.id}", placeholder="on-call engineers read it")
         if st.form_submit_button("Silence", type="primary", width="stretch"):

@@ -1,5 +1,6 @@
 """`eagle-eye history metrics | entities | export | bad-records`."""
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -15,6 +16,9 @@ from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_ta
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
+
+FORMULA = r"^([=+\-@\t\r])"
+"""How a cell begins that a spreadsheet computes."""
 
 
 @click.group(short_help="list and export metrics, and records that could not be read")
@@ -166,14 +170,25 @@ def _write(table: Any, output: Path | None) -> None:
     try:
         if output is None:
             text = arrow.BufferOutputStream()
-            csv.write_csv(table, text)
+            csv.write_csv(_without_formulas(table), text)
             click.echo(text.getvalue().to_pybytes(), nl=False)
         elif output.suffix == ".parquet":
             parquet.write_table(table, output, compression="zstd")
         else:
-            csv.write_csv(table, output)
+            csv.write_csv(_without_formulas(table), output)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _without_formulas(table: Any) -> Any:
+    """Names and texts are a job's own: a spreadsheet would run one that begins as a formula does (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    import pyarrow as arrow
+    from pyarrow import compute
+
+    for index, field in enumerate(table.schema):
+        if arrow.types.is_string(field.type) or arrow.types.is_large_string(field.type):
+            table = table.set_column(index, field, compute.replace_substring_regex(table.column(index), FORMULA, r"'\1"))
+    return table.rename_columns([re.sub(FORMULA, r"'\1", name) for name in table.column_names])
 
 
 def _times(last: float, since: str, until: str) -> tuple[float, float]:

@@ -26,15 +26,19 @@ T0 = 1_763_625_600.0
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    record(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, ["history", *arguments, "--state-dir", "state"])
+
+
+def record(tmp_path, entity="node-a", metric="cpu_percent"):
     schemas, messages = wire.Schemas(), []
     for second in range(31):
-        reading = Reading(source="host", kind=Kind.NODE, entities=("node-a",), names=("cpu_percent",), matrix=np.array([[second]], dtype=np.float32), time=T0 + second)
+        reading = Reading(source="host", kind=Kind.NODE, entities=(entity,), names=(metric,), matrix=np.array([[second]], dtype=np.float32), time=T0 + second)
         schema = schemas.schema_of(reading)
         batch = Batch(node="node-a", incarnation="b", job="t/j/r", number=second, time=T0 + second, blocks=(Block(schema_id=schema.id, reading=reading),))
         for value in (wire.encode(schema), wire.encode(batch)):
             messages.append(Message(OBSERVATIONS, 0, len(messages), "t/j/r", value, T0 + second))
     PartitionWriter(ObjectStore.of(tmp_path / "state/history"), 0, file_s=30.0).take(messages)
-    return lambda *arguments: CliRunner().invoke(main, ["history", *arguments, "--state-dir", "state"])
 
 
 def test_it_lists_metrics_and_entities(run) -> None:
@@ -50,6 +54,17 @@ def test_numbers_go_to_the_terminal_and_into_files(run, tmp_path) -> None:
     done = run("export", "cpu_percent", *window, "-o", "numbers.parquet")
     assert "30 rows in numbers.parquet" in done.output
     assert pq.read_table(tmp_path / "numbers.parquet")["cpu_percent"].to_pylist() == list(range(30))
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "numbers.csv")])
+def test_a_name_that_a_spreadsheet_would_run_is_a_text_in_it(tmp_path, monkeypatch, output) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path, "=cmd|' /C calc'!A0", "@SUM(1+1)")
+    words = ["history", "export", "@SUM(1+1)", "--table", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01", "--state-dir", "state", *output]
+    done = CliRunner().invoke(main, words)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "numbers.csv").read_text() if output else done.stdout)))
+    assert {row["entity"] for row in rows} == {"'=cmd|' /C calc'!A0"}
+    assert [float(row["'@SUM(1+1)"]) for row in rows] == list(range(30)), "numbers stay numbers"
 
 
 @pytest.mark.parametrize(("job", "rows"), [("t/j/r", 30), ("t/j", 30), ("t", 30), ("t/j/", 0), ("t/another", 0), ("t/j/r2", 0)])
