@@ -32,6 +32,8 @@ from . import messages, optimizer_steps, probe, script_runner
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_AFTER_PARENT_S = 1.0
+_OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What a terminal, `timeout` and a scheduler (Slurm: scancel, --signal) send to a whole process group: the launcher answers, and ends us by its socket."""
 _OOM_SCORE = 100
 """What a worker's oom_score_adj is above the zygote's (proc(5)): as if it used a tenth of the memory more."""
 PREIMPORTED = ("torch", "torch.distributed", "torch._dynamo", "numpy", "safetensors.torch")
@@ -83,6 +85,8 @@ class Zygote:
     _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
     _wake: tuple[int, int] = (-1, -1)
     _parent: int = field(default_factory=os.getppid)
+    _actions: dict[int, Any] = field(default_factory=dict)
+    """Of signals that are ignored here: what they do in a worker."""
     _libc: Any = field(default_factory=lambda: ctypes.CDLL(None, use_errno=True))
 
     def serve(self) -> None:
@@ -97,7 +101,8 @@ class Zygote:
 
     def _listen(self) -> None:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what a dead worker leaves behind becomes ours to end
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the launcher's to answer
+        self._actions = {int(number): signal.signal(number, signal.SIG_IGN) for number in _OF_THE_LAUNCHER}
+        self._actions[signal.SIGINT] = signal.default_int_handler
         self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -214,7 +219,8 @@ class Zygote:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, action in self._actions.items():
+            signal.signal(number, action)
         self._selector.close()
         self.launcher.close()
         for file in self._wake:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import time
 from collections.abc import Coroutine
 from functools import partial
@@ -20,6 +21,7 @@ from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, Permanent
 from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
+from eagle_eye.stop_signals import handles, on_user_signals
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
@@ -95,6 +97,7 @@ class Launcher:
         """Until the job is over or `stop` is set. Returns the exit code; raises LaunchError."""
         tasks: list[asyncio.Task[None]] = []
         code = 1
+        on_user_signals(self._pass_on)
         try:
             if not await self._started(stop):
                 code = 130
@@ -183,6 +186,13 @@ class Launcher:
         self._workers.expect_end()
         if not self._participation.stop():
             self._member.end(130, "stopped")
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """A scheduler tells whoever it has started of a preemption (Slurm: --signal=USR1@60): it means those that handle it, and would end the others."""
+        workers = [worker for worker in self._workers.all if worker.status is None and handles(worker.pid, number)]
+        log.info("%s is passed on to the %d workers here that handle it", number.name, len(workers))
+        for worker in workers:
+            self._zygote.kill(worker.pid, number, group=False)
 
     # --- facts of our own workers -------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import pytest
 from eagle_eye.errors import PermanentError, RingError, Stale
 from eagle_eye.training import checkpoint
 from eagle_eye.training.ring_buffer import RingReader
-from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, free_ports, living, wait_until
+from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, living, wait_until
 
 
 def test_a_killed_worker_is_one_event_and_a_new_epoch(cluster: LauncherCluster) -> None:
@@ -52,24 +52,6 @@ def test_a_killed_launcher_takes_its_workers_along_and_nothing_else(cluster: Lau
     assert again.wait(DEADLINE_S) == 130
 
 
-def test_a_terminal_that_hangs_up_ends_a_launcher_in_order(cluster: LauncherCluster) -> None:
-    cluster.both()
-    for _ in range(3):
-        cluster.launchers[0].send_signal(signal.SIGHUP)
-    assert [launcher.wait(DEADLINE_S) for launcher in cluster.launchers.values()] == [130, 130]
-    assert not list(cluster.run_dirs.glob("**/*.*")), "sockets and job files are removed"
-    assert not list(Path("/dev/shm").glob(f"*{cluster.run}*"))
-
-
-def test_a_launcher_can_be_stopped_while_what_its_workers_need_is_imported(cluster: LauncherCluster) -> None:
-    (cluster.directory / "endless.py").write_text("import threading\nopen('importing', 'w').close()\nthreading.Event().wait()\n")
-    process = cluster.launch(0, nnodes=(1, 1), preload=("endless",), environment=dict(os.environ, PYTHONPATH=str(cluster.directory)))
-    wait_until("the import", (cluster.directory / "importing").exists)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(DEADLINE_S) == 130
-    assert not list(cluster.run_dirs.glob("**/*.*"))
-
-
 def test_two_jobs_of_the_same_name_on_one_machine_do_not_meet_in_its_shared_memory(cluster: LauncherCluster) -> None:
     elsewhere = cluster.directory / "elsewhere"
     cluster.launch(0, nnodes=(1, 1))
@@ -82,21 +64,6 @@ def test_two_jobs_of_the_same_name_on_one_machine_do_not_meet_in_its_shared_memo
     assert cluster.launchers[0].wait(DEADLINE_S) == 130
     wait_until("its own rings", lambda: all(ring.exists() for ring in rings[1]))
     assert not any(ring.exists() for ring in rings[0])
-
-
-@pytest.mark.parametrize("node", ["n0", "n1"])
-def test_a_second_launcher_of_one_node_name_costs_the_job_nothing(cluster: LauncherCluster, node: str) -> None:
-    """Another machine with the same host name, or a start that was made twice."""
-    cluster.both()
-    elsewhere = cluster.directory / "elsewhere"
-    cluster.ports += free_ports(1)
-    second = cluster.launch(2, node=node, state_dir=elsewhere, checkpoint_dir=elsewhere)
-    wait_until("its refusal to be told", lambda: "is the launcher on" in (cluster.directory / "launcher2.log").read_text())
-    wait_until("the refusal in the stream", lambda: cluster.events("session.refused"))
-    assert [layout.epoch for layout in cluster.layouts()] == [1]
-    assert not cluster.events("exit")
-    second.send_signal(signal.SIGTERM)
-    assert second.wait(DEADLINE_S) == 130
 
 
 def test_half_of_the_launchers_go_on_with_the_leaders_voice_and_take_the_other_back(cluster: LauncherCluster, leader: FakeLeader) -> None:

@@ -211,6 +211,36 @@ def test_when_the_zygote_is_killed_its_workers_die(launcher: Any) -> None:
     until(lambda: gone(pid), "the death of the worker")
 
 
+HANDLES = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(8))
+open("ready", "w").close()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
+def test_a_signal_to_a_whole_process_group_leaves_workers_to_the_launcher(launcher: Any, number: signal.Signals) -> None:
+    """With the zygote all workers were killed at once, whatever time they were to have."""
+    pid = launcher.fork(sys.executable, "-c", HANDLES)
+    until((launcher.home / "ready").exists, "the worker")
+    launcher.process.send_signal(number)
+    assert launcher.run(sys.executable, "-c", "raise SystemExit(3)", slot="1") == 3 << 8, "the zygote goes on"
+    launcher.tell("kill", pid=pid, signal=int(signal.SIGTERM), group=True)
+    assert launcher.hear("exited", pid=pid)["status"] == 7 << 8, "what it handles itself is its own"
+
+
+def test_twin_a_worker_is_ended_by_what_it_does_not_handle(launcher: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        pid = launcher.fork(sys.executable, "-c", "import signal; open('there', 'w').close(); signal.pause()")
+        until((launcher.home / "there").exists, "the worker")
+        launcher.tell("kill", pid=pid, signal=int(number), group=True)
+        assert launcher.hear("exited", pid=pid)["status"] == int(number)
+        (launcher.home / "there").unlink()
+
+
 def test_eagle_eye_need_not_be_installed_where_the_script_runs(home: Path) -> None:
     """The interpreter gets this package alone: nothing else of our environment, no top-level `ring` or `probe`."""
     text = (

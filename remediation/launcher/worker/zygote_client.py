@@ -83,9 +83,9 @@ class ZygoteLink:
             answer = await self._ask("store", "store", host=host)
         return StoreAddress(host=host, port=int(answer["port"])), int(answer["pid"])
 
-    def kill(self, pid: int, number: int) -> None:
-        """Signal the process group of a child; a pid that is none any more is left alone."""
-        self._send("kill", pid=pid, signal=int(number), group=True)
+    def kill(self, pid: int, number: int, *, group: bool = True) -> None:
+        """Signal a child, with its process group or alone; a pid that is none any more is left alone."""
+        self._send("kill", pid=pid, signal=int(number), group=group)
 
     async def close(self) -> None:
         """End the zygote and everything that it has started."""

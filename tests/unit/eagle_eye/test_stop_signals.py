@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from eagle_eye.stop_signals import handles
+
 PROCESS = """
 import asyncio, sys
 from eagle_eye.stop_signals import stop_on_signals
@@ -49,3 +51,30 @@ def test_twin_a_terminal_that_hangs_up_ends_nothing_that_was_started_with_nohup(
         process.send_signal(signal.SIGHUP)
         assert process.communicate("", timeout=60)[0] == "cleaned up\n"
     assert process.returncode == 0
+
+
+CATCHES = """
+import asyncio, signal, sys
+from eagle_eye.stop_signals import on_user_signals
+
+async def run():
+    told = asyncio.Event()
+    on_user_signals(lambda number: (print(number.name, flush=True), told.set()))
+    print("ready", flush=True)
+    await told.wait()
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_of_the_user_is_handed_on_and_ends_nobody(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", CATCHES], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert handles(process.pid, number)
+        assert not handles(process.pid, signal.SIGWINCH)
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[0] == f"{number.name}\n"
+    assert process.returncode == 0
+    assert not handles(process.pid, number), "it is gone"
