@@ -117,7 +117,7 @@ class Trial:
 
         def calm() -> bool:
             now = self.clock.monotonic()
-            if not (self._whole() and self._told() and not self._open()):
+            if not (self._whole() and self._told() and self._back() and not self._open()):
                 quiet.clear()
                 return False
             if not quiet:
@@ -134,6 +134,12 @@ class Trial:
             return self.job.full()
         trace = self.job.record.trace
         return trace.layout is not None and bool(trace.steps) and trace.steps[-1].epoch == trace.layout.epoch
+
+    def _back(self) -> bool:
+        """A launcher that was started again has come up: it has removed what the one before left."""
+        cluster, moment = self.job.cluster, self.moment
+        launcher = cluster.nodes[moment.node].launcher if moment.part == "launcher" else None
+        return launcher is None or any((cluster.state_dir / "running").glob(f"*-{launcher.pid}.json"))
 
     def _told(self) -> bool:
         """Some incident accuses somebody: the fault was found."""
