@@ -162,8 +162,6 @@ class Told:
     """Looks at what is confirmed; each is two requests."""
     most_asks: int = 0
     """In one second."""
-    longest_s: float = 0.0
-    """From a record to its acknowledgement."""
     processor_s: float = 0.0
     seconds: float = 0.0
 

@@ -92,9 +92,13 @@ class Schedule:
         self._errors, self._retry_at, self.health = 0, -math.inf, HealthState.OK
         return HealthChange("collector.recovered", "it works again") if before is not HealthState.OK else None
 
+    def overdue(self, monotonic: float) -> bool:
+        """A run exceeds `timeout_s`, and is not marked as hung yet."""
+        return monotonic - self._started > self.timeout_s and self.health is not HealthState.HUNG
+
     def check_timeout(self, monotonic: float, doing: str = "") -> HealthChange | None:
         """Mark a run that exceeds `timeout_s` as hung; no other run starts until it returns. `doing`: the call it is in, if it says so."""
-        if not monotonic - self._started > self.timeout_s or self.health is HealthState.HUNG:
+        if not self.overdue(monotonic):
             return None
         before, self.health = self.health, HealthState.HUNG
         self.reason = f"no result within {self.timeout_s:g} s{f': {doing} has not returned' if doing else ''}"
@@ -143,6 +147,8 @@ class CollectorThread:
 
     def check_timeout(self, monotonic: float) -> HealthChange | None:
         """Mark a run that takes too long as hung, with the call that it hangs in where the collector has the attribute `doing`."""
+        if not self.schedule.overdue(monotonic):  # the usual case, dozens of times a second: nobody is asked what it is doing
+            return None
         return self.schedule.check_timeout(monotonic, str(getattr(self.collector, "doing", "")))
 
     def _run(self, results: "SimpleQueue[CollectorResult]") -> None:

@@ -99,7 +99,15 @@ class _Format(NamedTuple):
 
     def may_fit(self, line: str) -> bool:
         """It has the texts that every line of the format has."""
-        return any(hint in line for hint in self.row.hints) and (not self.row.also or any(text in line for text in self.row.also))
+        for hint in self.row.hints:  # no `any` of a generator: it would be made for each format and line, which costs twice the search
+            if hint in line:
+                break
+        else:
+            return False
+        for text in self.row.also:
+            if text in line:
+                return True
+        return not self.row.also
 
     def read(self, line: str) -> dict[str, float] | None:
         """None: the line is of another format."""

@@ -44,3 +44,25 @@ def test_it_is_told_once() -> None:
     thread = hung(Telling("nvmlInit"))
     thread.check_timeout(53.5)
     assert thread.check_timeout(60.0) is None
+
+
+class Asked(Silent):
+    """Counts how often it is asked what it is doing."""
+
+    asked = 0
+
+    @property
+    def doing(self) -> str:
+        self.asked += 1
+        return "a call"
+
+
+def test_a_collector_is_asked_what_it_does_only_once_it_takes_too_long() -> None:
+    collector = Asked()
+    thread = hung(collector)
+    for tenth in range(29):
+        assert thread.check_timeout(50.0 + tenth / 10) is None
+    assert collector.asked == 0
+    assert thread.check_timeout(53.5) == ("collector.failing", "no result within 3 s: a call has not returned")
+    assert thread.check_timeout(60.0) is None
+    assert collector.asked == 1
