@@ -50,6 +50,9 @@ from .vote_log import VoteLog
 log = logging.getLogger(__name__)
 
 STDOUT = 1
+ZYGOTE = "the process that forks workers"
+MOST_ZYGOTES_LOST, ZYGOTE_WINDOW_S = 3, 600.0
+"""If more are gone within that time there is something that ends each of them."""
 
 
 class Launcher:
@@ -92,6 +95,9 @@ class Launcher:
         self._inbox.check_free()
         self._console = Console(lambda: self._workers.all, STDOUT)
         self._store_pid = 0
+        self._zygotes_lost: list[float] = []
+        """When; monotonic."""
+        self._restarting: asyncio.Task[None] | None = None
 
     async def run(self, stop: asyncio.Event) -> int:
         """Until the job is over or `stop` is set. Returns the exit code; raises LaunchError."""
@@ -162,6 +168,7 @@ class Launcher:
 
     async def _finish(self, tasks: list[asyncio.Task[None]], code: int) -> None:
         """Leave nothing behind: no process, socket, ring or job file."""
+        tasks = [*tasks, *([self._restarting] if self._restarting is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -200,8 +207,25 @@ class Launcher:
         self._member.worker_ended(worker, status)
 
     def _zygote_lost(self) -> None:
+        """Its workers have died with it. They are started again by another one, unless the next is gone within a moment, too."""
         self._workers.zygote_lost()
-        self._member.end(1, "the zygote is gone: workers can no longer be started here")
+        now = self._clock.monotonic()
+        self._zygotes_lost = [*(lost for lost in self._zygotes_lost if now - lost < ZYGOTE_WINDOW_S), now]
+        if not self._zygote.can_restart or len(self._zygotes_lost) > MOST_ZYGOTES_LOST:
+            error = LaunchError("the zygote is gone: workers can no longer be started here")
+            self._zygote.give_up(error)
+            self._member.end(1, str(error))
+            return
+        self._tell_loop(ZYGOTE, "its process was killed; workers are started by another one")
+        self._restarting = asyncio.get_running_loop().create_task(self._restart_zygote())
+
+    async def _restart_zygote(self) -> None:
+        try:
+            await self._zygote.restart()
+        except LaunchError as error:
+            self._member.end(1, f"the zygote could not be started again: {error}")
+        else:
+            self._tell_loop(ZYGOTE, "")
 
     # --- for the coordinator ---------------------------------------------------------------------------------------------
 

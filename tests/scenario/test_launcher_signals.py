@@ -9,6 +9,7 @@ import pytest
 
 from eagle_eye.stop_signals import handles
 from fakes.launchers import DEADLINE_S, LauncherCluster, free_ports, wait_until
+from remediation.launcher.launcher import MOST_ZYGOTES_LOST
 
 
 @pytest.mark.parametrize("node", ["n0", "n1"])
@@ -74,3 +75,33 @@ def test_a_process_group_that_is_told_to_end_gives_its_workers_their_time(cluste
     assert process.wait(DEADLINE_S) == 130
     assert (cluster.directory / "saved").exists()
     assert not cluster.events("exit")
+
+
+def zygote_of(cluster: LauncherCluster) -> int:
+    """The one process that the launcher has started itself."""
+    return wait_until("a zygote", lambda: next((child.pid for child in psutil.Process(cluster.launchers[0].pid).children() if child.status() != psutil.STATUS_ZOMBIE), 0))
+
+
+def test_workers_are_started_again_by_another_zygote(cluster: LauncherCluster) -> None:
+    """Whatever ends the process that forks them: the launcher went with it, and so did the job."""
+    process = cluster.launch(0, nnodes=(1, 1))
+    cluster.began(1)
+    before = zygote_of(cluster)
+    os.kill(before, signal.SIGKILL)
+    assert cluster.began(2).attributes["reason"] == "death"
+    assert zygote_of(cluster) != before
+    assert {event.attributes["signal"] for event in cluster.events("exit")} == {"SIGKILL"}
+    assert [bool(event.attributes["reason"]) for event in cluster.events("collector.failing")] == [True]
+    wait_until("its return to be told", lambda: cluster.events("collector.recovered"))
+    wait_until("the workers", lambda: len(cluster.pids(0)) == 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_S) == 130
+
+
+def test_twin_a_node_whose_zygotes_are_ended_again_and_again_is_given_up(cluster: LauncherCluster) -> None:
+    process = cluster.launch(0, nnodes=(1, 1), heal="restart:20")
+    for epoch in range(1, MOST_ZYGOTES_LOST + 2):
+        cluster.began(epoch)
+        os.kill(zygote_of(cluster), signal.SIGKILL)
+    assert process.wait(DEADLINE_S) == 1
+    assert "the zygote is gone" in (cluster.directory / "launcher0.log").read_text()

@@ -39,9 +39,13 @@ class ZygoteLink:
         self._one = asyncio.Lock()
         """An answer names the slot at most, not who asked: one question at a time."""
         self._closing = False
+        self._how: tuple[tuple[str, ...], dict[str, str], str] = ((), {}, "")
+        """What it was started with."""
+        self._was_ready = False
 
     async def start(self, preload: tuple[str, ...], environment: Mapping[str, str], cwd: str) -> None:
         """Spawn it and have it import `preload`; forks asked for meanwhile wait. Raises LaunchError."""
+        self._how = (preload, dict(environment), cwd)
         ours, theirs = socket.socketpair()
         words = zygote.command(self._interpreter, theirs.fileno())
         try:
@@ -58,7 +62,8 @@ class ZygoteLink:
             with contextlib.suppress(OSError, ValueError):  # it has ended, or may have no other limits
                 resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self._open_files)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=messages.LONGEST)
-        self._awaited["ready"] = asyncio.get_running_loop().create_future()
+        if "ready" not in self._awaited or self._awaited["ready"].done():
+            self._awaited["ready"] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))
         self._send("import", modules=list(preload))
 
@@ -66,12 +71,37 @@ class ZygoteLink:
         """Wait for the end of the imports. Raises LaunchError if the interpreter cannot run the zygote."""
         message = await asyncio.shield(self._awaited["ready"])
         self.modules = tuple(message["modules"])
+        self._was_ready = True
+
+    async def restart(self) -> None:
+        """Start another one in the place of one that is gone; forks asked for meanwhile wait for it. Raises LaunchError, and so do they then."""
+        if self._process is not None:
+            await asyncio.to_thread(self._reap, self._process)
+        try:
+            await self.start(*self._how)
+            await self.ready()
+        except LaunchError as error:
+            self.give_up(error)
+            raise
+
+    def give_up(self, error: LaunchError) -> None:
+        """Whoever waits for another one waits no longer."""
+        ready = self._awaited["ready"]
+        if not ready.done():
+            ready.set_exception(error)
+            ready.exception()
+
+    @property
+    def can_restart(self) -> bool:
+        """It was there before: its interpreter can run it."""
+        return self._was_ready
 
     async def fork(
         self, slot: str, argv: tuple[str, ...], environment: Mapping[str, str], cwd: str, log_file: str, python: bool
     ) -> int:
         """Start a worker; returns its pid. Raises LaunchError."""
         async with self._one:
+            await self.ready()
             answer = await self._ask(
                 slot, "fork", slot=slot, argv=list(argv), env=dict(environment), cwd=cwd, log=log_file, python=python
             )
@@ -80,6 +110,7 @@ class ZygoteLink:
     async def store(self, host: str) -> tuple[StoreAddress, int]:
         """Start a new store; returns it and the pid of its process. Raises LaunchError."""
         async with self._one:
+            await self.ready()
             answer = await self._ask("store", "store", host=host)
         return StoreAddress(host=host, port=int(answer["port"])), int(answer["pid"])
 
@@ -152,6 +183,7 @@ class ZygoteLink:
                 future.set_exception(error)
                 future.exception()  # a caller that waits gets the exception; without one asyncio must not warn of it when it is collected
         if not self._closing:
+            self._awaited = {"ready": asyncio.get_running_loop().create_future()} if self._was_ready else self._awaited
             log.error("%s", error)
             self._on_lost()
 
