@@ -7,6 +7,8 @@ from eagle_eye.training import flight_recorder
 
 ANSWER_S = 0.3
 """A process that is stopped never answers."""
+PARTS, LONGEST_TEXT = 4, 400
+"""Of a group's name, and characters of a text: torch gives a name and a description."""
 
 
 class LastCollective(NamedTuple):
@@ -33,17 +35,20 @@ def last_collective(recorder: str) -> LastCollective | None:
 
 def of_record(record: Mapping[str, Any]) -> LastCollective | None:
     """From torch's JSON (dump version 2.10)."""
-    entries = [entry for entry in record.get("entries", ()) if isinstance(entry, dict) and not entry.get("is_p2p")]
     try:
+        entries = [entry for entry in record.get("entries", ()) if isinstance(entry, dict) and not entry.get("is_p2p")]
         found = [_of_entry(entry) for entry in entries]
-    except (KeyError, TypeError, ValueError):  # another version of torch
+    except (KeyError, TypeError, ValueError, OverflowError):  # another version of torch, or no torch at all
         return None
     return next((each for each in found if each.pending), found[-1] if found else None)
 
 
 def _of_entry(entry: Mapping[str, Any]) -> LastCollective:
-    group = " ".join(str(part) for part in entry["process_group"])
+    group = " ".join(str(part) for part in entry["process_group"][:PARTS])[:LONGEST_TEXT]
     over = bool(entry.get("retired")) or entry.get("state") == "completed"  # gloo's stay "scheduled"
     backend, _, operation = str(entry["profiling_name"]).rpartition(":")
-    counted = f" {backend}" if backend not in ("", "gloo") else ""
-    return LastCollective(group + counted, int(entry["collective_seq_id"]), operation, not over)
+    counted = f" {backend[:LONGEST_TEXT]}" if backend not in ("", "gloo") else ""
+    number = int(entry["collective_seq_id"])
+    if abs(number) >= 1 << 63:
+        raise ValueError("no torch counts so far")
+    return LastCollective(group + counted, number, operation[:LONGEST_TEXT], not over)

@@ -6,19 +6,26 @@ torch/csrc/distributed/c10d/control_plane, ProcessGroupNCCL.cpp (`dump_nccl_trac
 """
 
 import contextlib
+import errno
 import http.client
+import io
 import json
 import logging
 import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger("eagle_eye.probe")
 RECORDERS = ("dump_nccl_trace_json", "fr_trace_json")
+LARGEST = 64 << 20
+"""Bytes of an answer; one with stacks of a ring of 20,000 has 60 MB."""
+LONGEST = 4.0
+"""So many times its time-out an answer may take as a whole: whoever listens there may send a byte now and then for ever."""
 _servers: list[object] = []
 """A server ends when there is no reference to it."""
 
@@ -67,15 +74,16 @@ def dump(path: str, timeout: float = 1.0) -> dict[str, Any] | None:
     for recorder in RECORDERS:
         try:
             record = _ask(path, recorder, timeout)
-        except (OSError, http.client.HTTPException):  # the others would not answer either
+        except (OSError, ValueError, http.client.HTTPException):  # the others would not answer either
             return None
         found = _joined(found, record) if record is not None else found
     return found or None
 
 
 def _ask(path: str, recorder: str, timeout: float) -> dict[str, Any] | None:
-    """What one recorder has; None where torch was built without it, or writes something else. Raises OSError and HTTPException."""
-    with contextlib.closing(_UnixConnection(path, timeout)) as connection:
+    """What one recorder has; None where torch was built without it, or writes something else. Raises OSError, ValueError and HTTPException."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        connection = _UnixConnection(made, path, timeout)
         connection.request("POST", f"/handler/{recorder}")
         response = connection.getresponse()
         body = response.read()
@@ -83,7 +91,7 @@ def _ask(path: str, recorder: str, timeout: float) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -100,18 +108,55 @@ def _entries(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _begun(entry: dict[str, Any]) -> float:
-    time = entry.get("time_created_ns")
-    return float(time) if isinstance(time, (int, float)) else 0.0
+    created = entry.get("time_created_ns")
+    try:
+        return float(created) if isinstance(created, (int, float)) else 0.0
+    except OverflowError:
+        return 0.0
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
+    """HTTP over a unix socket, for one answer. Who makes it closes the socket."""
 
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, connection: socket.socket, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
-        self._path = path
+        self._bounded, self._path = _BoundedSocket(connection, timeout), path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        self._bounded.connection.connect(self._path)
+        bounded: Any = self._bounded
+        self.sock = bounded
+
+
+class _BoundedSocket(io.RawIOBase):
+    """What `http.client` needs of a socket. Raises OSError for an answer that is too long, or takes too long."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self.connection = connection
+        self._seconds = seconds
+        self._end = time.monotonic() + LONGEST * seconds
+        self._left = LARGEST
+        connection.settimeout(seconds)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def sendall(self, data: bytes) -> None:
+        self.connection.sendall(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer takes too long")
+        self.connection.settimeout(min(left_s, self._seconds))
+        count = self.connection.recv_into(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise OSError(errno.EFBIG, "the answer is too long")
+        return count
+
+    def close(self) -> None:
+        """The connection's end is not the answer's: it is read on."""

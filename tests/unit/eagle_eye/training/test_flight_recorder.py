@@ -2,10 +2,11 @@
 
 import http.server
 import json
+import socket
 import socketserver
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,70 @@ def test_the_newest_of_two_backends_is_the_newest_of_all(tmp_path: Path) -> None
 def test_a_torch_without_gpus_has_no_recorder_of_nccl(tmp_path: Path) -> None:
     with worker(tmp_path / "0.fr", {"fr_trace_json": recorded(entry("gloo", 3, 1, over=False))}) as path:
         assert last_collective(path) == LastCollective("0 default_pg", 3, "all_reduce", pending=True)
+
+
+@contextmanager
+def speaker(path: Path, speak: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Whoever has a worker's name, and says what it likes until it is hung up on."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def run() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    speak(connection)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield str(path)
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def endless(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        connection.sendall(b" " * 65536)
+
+
+def slow_header(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        connection.sendall(b"x")
+        threading.Event().wait(0.01)
+
+
+def slow_body(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        connection.sendall(b" ")
+        threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("speak", [endless, slow_header, slow_body])
+def test_whoever_answers_for_ever_holds_nobody_and_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speak: Callable[[socket.socket], None]) -> None:
+    monkeypatch.setattr(flight_recorder, "LARGEST", 1 << 20)
+    with speaker(tmp_path / "0.fr", speak) as path:
+        assert flight_recorder.dump(path, 0.1) is None
+
+
+DEEP = b'{"entries": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+STRANGE = [DEEP, *(b'{"entries": [' + json.dumps(entry("gloo", 1, 1, over=False)).encode().replace(b": 1,", b": " + number + b",", 1) + b"]}" for number in (b"Infinity", b"1e400", b"9" * 400))]
+
+
+@pytest.mark.parametrize("answer", STRANGE)
+def test_numbers_and_depths_that_cannot_be_tell_nothing(tmp_path: Path, answer: bytes) -> None:
+    late = answer.replace(b"time_created_ns", b"collective", 1).replace(b"collective_seq_id", b"time_created_ns", 1)
+    with worker(tmp_path / "0.fr", {"fr_trace_json": answer, "dump_nccl_trace_json": late}) as path:
+        assert last_collective(path) is None
 
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"[]", b'{"entries": 3}', b'{"entries": [1, {}]}', b'{"entries": [{"time_created_ns": "x"}]}'])
