@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any, Protocol, runtime_checkable
 
 import grpc
@@ -37,6 +38,8 @@ HEARTBEATS_PER_S = 2000
 """How many beats a server takes per second in all: the period of each session grows with their number."""
 LONGEST_NAME = 400
 """Characters, as of a `Name`."""
+SESSIONS_PER_NODE = 512
+"""An agent, and a launcher of each job: a node that invents jobs without end must not take the descriptors that all others need."""
 REQUESTS_PER_SESSION = 256
 """Requests of one session that may be under way at once; more are refused and may be sent again."""
 OPTIONS = (
@@ -124,6 +127,8 @@ class ControlServer(OperatorService):
         self._beat_s, self._lease_s = heartbeat_s, lease_s
         self._clock = clock or SystemClock()
         self._sessions: dict[tuple[str, str, str], _Session] = {}
+        self._of_node: Counter[str] = Counter()
+        """Node → how many sessions it has."""
         self._server: Any = None
         self._watching: asyncio.Task[None] | None = None
         self._requests: set[asyncio.Task[None]] = set()
@@ -253,12 +258,15 @@ class ControlServer(OperatorService):
         if held is not None and held.peer.incarnation != peer.incarnation:  # one that has ended has none: its connection closed with it, or its silence is longer than the lease
             where = f" (pid {held.peer.pid}{f' at {held.peer.address}' if held.peer.address else ''})" if held.peer.pid else ""
             return f"another process{where} is the {peer}, and is alive: give each machine a node name of its own (--node), and start one agent on it, and one launcher of a job"
+        if held is None and self._of_node[peer.node] >= SESSIONS_PER_NODE:
+            return f"{peer.node} has {SESSIONS_PER_NODE} sessions already: no node has so many jobs"
         return self._handler.objection(peer) if isinstance(self._handler, AdmissionHandler) else ""
 
     def _admit(self, peer: Peer, context: Any) -> _Session:
         session = _Session(peer, Connection(context, f"the {peer}"), self._clock.monotonic())
         before = self._sessions.get(peer.key)
         self._sessions[peer.key] = session
+        self._of_node[peer.node] += before is None
         session.connection.send(wire.encode_welcome(Welcome(term=self.term, heartbeat=self.heartbeat)))
         if before is not None:  # the same process: its former connection has broken, and that is not known here yet
             before.connection.end(f"another session of the {peer} took its place")
@@ -270,6 +278,9 @@ class ControlServer(OperatorService):
         if self._sessions.get(session.peer.key) is not session:
             return  # a newer session has its place, and its listeners were notified then
         del self._sessions[session.peer.key]
+        self._of_node[session.peer.node] -= 1
+        if not self._of_node[session.peer.node]:
+            del self._of_node[session.peer.node]
         if not self._stopping:
             self._tell_lost(session.peer, reason)
 

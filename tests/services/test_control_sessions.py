@@ -15,6 +15,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ports import free_port
 from eagle_eye.rpc import control_pb2_grpc as stubs
+from eagle_eye.rpc import control_server
 from eagle_eye.rpc import protobuf_codec as wire
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient, call
@@ -167,6 +168,30 @@ def test_twin_who_was_started_anew_takes_the_place_of_one_that_is_silent(child: 
             await until(lambda: ("opened", "node-a", "anew") in handler.received)
             process.kill()
             await client.stop()
+
+    run(test())
+
+
+def test_a_node_that_invents_jobs_gets_no_session_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_server, "SESSIONS_PER_NODE", 2)
+
+    def of_job(number: int, node: str = "node-a") -> Peer:
+        return Peer(role="launcher", node=node, job=f"tenant/gpt/run{number}", incarnation="one")
+
+    async def test() -> None:
+        handler = RecordingHandler()
+        async with served(handler) as server, joined(at(server), peer=of_job(1)) as first, joined(at(server), peer=of_job(2)):
+            hands = Hands()
+            third = ControlClient(at(server), of_job(3), on_state=hands.states.append)
+            await third.start()
+            await until(lambda: hands.states)
+            assert "node-a has 2 sessions already" in hands.states[0].reason
+            async with joined(at(server), peer=of_job(3, "node-b")) as other:
+                assert other.connected, "another node has as many"
+            await first.stop()
+            await until(lambda: third.connected)
+            await third.stop()
+        assert handler.count("lost") >= 2
 
     run(test())
 
