@@ -5,6 +5,7 @@ quick, take one lock, and may be called from different threads. Actions run in t
 What happens to an incident is decided in incident_loop.py.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,8 @@ from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, PendingPlansQuery
-from eagle_eye.types import Demand, Incident, JobSnapshot, Outcome, Plan, digest_of
+from eagle_eye.types import Demand, Incident, JobSnapshot, Notice, Outcome, Plan, digest_of
+from remediation.actions.notify import Notify
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.live.resize_limit import ResizeLimit
@@ -39,6 +41,10 @@ from .preconditions import Preconditions
 from .repair_planner import RepairPlanner
 from .self_healing import SelfHealing
 from .tracked_incident import TrackedIncident
+
+NOTIFY_S = 5.0
+"""A notifier hands news on: within milliseconds."""
+log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -255,6 +261,15 @@ class Engine:
             reason=news,
         )
         tracked.notifications += 1
-        if self._notifier is not None:
-            self._execution.here(self._notifier, plan)
+        self._hand_on(plan)
         return plan
+
+    def _hand_on(self, plan: Plan) -> None:
+        """Ours writes into the ledger, and waits for nothing else; a stranger's may hold us, with the lock that everybody needs who asks the server something."""
+        if isinstance(self._notifier, Notify):
+            self._execution.here(self._notifier, plan)
+        elif self._notifier is not None and not self._execution.within(self._notifier, plan, NOTIFY_S):
+            message = f"the action notify ({type(self._notifier).__module__}) has not returned for {NOTIFY_S:g} s and is not asked again before the server is started again: mend it"
+            self._notifier = None
+            log.error("%s", message)
+            self._ledger.save_notice(Notice(name="action.hung", time=self._clock.now(), message=message))

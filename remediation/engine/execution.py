@@ -18,6 +18,8 @@ from eagle_eye.protocols import Action
 from eagle_eye.types import Plan, Progress
 from eagle_eye.writable_text import words_of, writable
 
+from .call_timeout import returns
+
 log = logging.getLogger(__name__)
 
 LONGEST_DELAY_S = 3600.0
@@ -59,6 +61,11 @@ RefusalCheck = Callable[[Plan], str]
 
 StartThread = Callable[[str, Callable[[], None]], None]
 """(name, work): have the work done, without waiting for it."""
+
+
+def action_name(action: Action) -> str:
+    """Its module: the name of its table in the configuration."""
+    return type(action).__module__.rpartition(".")[2]
 
 
 def in_thread(name: str, work: Callable[[], None]) -> None:
@@ -130,6 +137,25 @@ class Execution:
         """Carry out what takes no time, beside whatever is under way. Raises what the ledger raises."""
         for step in _steps_of(action, plan):
             self._write(plan, step)
+
+    def within(self, action: Action, plan: Plan, seconds: float) -> bool:
+        """The same of a stranger's, which may never return: False once it has taken no step for so long; nothing more of it is written then."""
+        run, raised = _Run(plan), list[BaseException]()
+
+        def work() -> None:
+            try:
+                for step in _steps_of(action, plan):
+                    if run.left_behind or len(run.progress) >= MOST_STEPS or not isinstance(step, Progress):
+                        return
+                    run.progress.append(step)
+                    self._write(plan, step)
+            except Exception as error:  # noqa: BLE001 -- it is raised where it is waited for
+                raised.append(error)
+
+        run.left_behind = not returns(action_name(action), work, lambda: len(run.progress), seconds)
+        if raised:
+            raise raised[0]
+        return not run.left_behind
 
     def reports(self) -> list[ActionReport]:
         """Reports that have come in since the last call, and of actions that have hung. Called again and again."""

@@ -1,9 +1,8 @@
 """What a guard sees of the cluster, and what the guards say of a plan: asked together, each verdict recorded once."""
 
 import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,6 +14,7 @@ from eagle_eye.types import Allow, Hold, Plan, Refuse, Situation, Verdict, Windo
 from eagle_eye.writable_text import words_of
 from remediation.policy.engine_settings import EngineSettings
 
+from .call_timeout import returns
 from .engine_state import EngineState
 from .execution import Execution
 from .job_state import JobState
@@ -24,8 +24,6 @@ from .verification import Verification
 VERDICTS_KEPT = 1000
 GUARD_S = 5.0
 """A guard computes over what it is shown: within milliseconds."""
-LOOKS = 10
-"""Within the time that guards may take: a process that was stopped for longer gives their thread the rest of them when it goes on."""
 log = logging.getLogger(__name__)
 
 
@@ -150,24 +148,3 @@ def _stops_beside(tracked: TrackedIncident, verification: Verification, job: Job
         return False
     later = tracked.incident.since > verification.began or (verification.in_place and tracked.escalation.lasting)
     return later or verification.undone(job)
-
-
-def returns(name: str, work: Callable[[], None], progress: Callable[[], int], seconds: float) -> bool:
-    """Whether `work` has returned. It is given up once `progress` has stayed the same for so many seconds. It must not raise.
-
-    A thread cannot be ended from outside: it is left behind, and does not keep the process from ending. A call costs a thread, 60 µs of CPU.
-    """
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # the process may have no further thread: a call that may hang is better than none
-        work()
-        return True
-    reached, same = progress(), 0
-    while same < LOOKS:
-        thread.join(seconds / LOOKS)
-        if not thread.is_alive():
-            return True
-        before, reached = reached, progress()
-        same = same + 1 if reached == before else 0
-    return False

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,13 +28,15 @@ from eagle_eye.types import (
     Kind,
     Notice,
     Plan,
+    Progress,
     Refuse,
     Severity,
     Situation,
     SnapshotStep,
 )
 from fakes.sample_values import JOB, a_finding, an_incident
-from remediation.engine import guard_review
+from remediation.engine import engine, guard_review
+from remediation.engine.call_timeout import returns
 from remediation.engine.handler_failures import LONGEST_S, HandlingFailures
 from remediation.engine.intake import Intake
 from remediation.engine.job_state import JobState
@@ -249,6 +252,44 @@ def test_a_guard_that_never_returns_refuses_and_holds_nobody_up(make_world, monk
     silent.let.set()
 
 
+class ForeignNotifier:
+    """A stranger's `notify`."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act, self.asked = act, 0
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        self.asked += 1
+        yield Progress(step="notify", state="intended", time=plan.made)
+        self.act()
+        yield Progress(step="notify", state="done", time=plan.made)
+
+
+def healed_with(world, notifier: ForeignNotifier) -> None:
+    world.engine._notifier = notifier
+    world.find("ecc error", WORKER, severity=Severity.SEV1, event=world.job.die(WORKER.name))
+    world.run(20)
+    assert world.sent, "the repair goes on"
+
+
+def test_a_strangers_notifier_that_never_returns_holds_nobody_up_and_is_told(make_world, monkeypatch):
+    monkeypatch.setattr(engine, "NOTIFY_S", 0.05)
+    let, world = threading.Event(), make_world()
+    notifier = ForeignNotifier(lambda: let.wait() and None)
+    healed_with(world, notifier)
+    assert notifier.asked == 1, "it is not asked again"
+    assert ["action notify" in notice.message for notice in world.ledger.notices() if notice.name == "action.hung"] == [True]
+    let.set()
+
+
+@pytest.mark.parametrize("act", [lambda: None, lambda: 1 / 0])
+def test_twin_a_strangers_notifier_that_fails_or_returns_is_asked_again(make_world, act):
+    world, notifier = make_world(), ForeignNotifier(act)
+    healed_with(world, notifier)
+    assert notifier.asked > 1
+    assert not [notice for notice in world.ledger.notices() if notice.name == "action.hung"]
+
+
 def test_twin_a_guard_that_answers_while_the_server_was_stopped_is_believed():
     """All looks of the waiting thread but one are after the stop."""
     let, never, looks = threading.Event(), threading.Event(), []
@@ -262,8 +303,8 @@ def test_twin_a_guard_that_answers_while_the_server_was_stopped_is_believed():
     def waits(event: threading.Event) -> None:
         event.wait()
 
-    assert guard_review.returns("guards", lambda: waits(let), progress, 0.1)
-    assert not guard_review.returns("guards", lambda: waits(never), lambda: 0, 0.01)
+    assert returns("guards", lambda: waits(let), progress, 0.1)
+    assert not returns("guards", lambda: waits(never), lambda: 0, 0.01)
     never.set()
 
 
@@ -273,7 +314,7 @@ def test_guards_are_asked_also_where_there_is_no_thread_for_them(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     asked = []
-    assert guard_review.returns("guards", lambda: asked.append(1), lambda: 0, 5.0)
+    assert returns("guards", lambda: asked.append(1), lambda: 0, 5.0)
     assert asked == [1]
 
 
