@@ -86,7 +86,7 @@ class Liveness:
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             yield from self._take(event)
-            self._take_stop(event, frame.time)
+            yield from self._take_stop(event, frame)
             if event.node in self._nodes and self._nodes[event.node].lost:
                 self._nodes[event.node].heard_at = frame.time
             if event.name == "exit" and event.attributes.get("launcher") == "ended" and not self._over:
@@ -148,11 +148,17 @@ class Liveness:
             if self._waits:
                 self._waits, self._moved = False, event.time
 
-    def _take_stop(self, event: Event, now: float) -> None:
-        """Of a job that missed a launcher, and may not go on without it by itself."""
-        if event.name == "budget.exhausted" and event.attributes.get("kind") == WENT_ON:
-            nodes = filter(None, event.attributes.get("nodes", "").split(","))
-            self._missed.update(dict.fromkeys(nodes, (integer_attribute(event, "epoch"), now)))
+    def _take_stop(self, event: Event, frame: Frame) -> Iterator[Claim]:
+        """Of a job that missed a launcher, and may not go on without it by itself. It waits for a command, and its workers have said already
+        that their peers are gone: so it is told at once, and as the loss of the node where that turns out to be silent, too."""
+        if event.name != "budget.exhausted" or event.attributes.get("kind") != WENT_ON:
+            return
+        epoch = integer_attribute(event, "epoch")
+        for name in filter(None, event.attributes.get("nodes", "").split(",")):
+            self._missed[name] = epoch, frame.time
+            if name in frame.reporting and self._silence(name, frame) is None and "agent" not in self._nodes.get(name, _Node()).lost:
+                proof = Evidence(text=f"the job stopped without the launcher on {name}, and the agent there reports", event=event.id)
+                yield from self._lose_launcher(name, event.time, proof, since=event.time, epoch=epoch)
 
     def _opened(self, name: str, event: Event) -> Iterator[Claim]:
         role = event.attributes.get("role", "agent")

@@ -1,6 +1,6 @@
 """A node is lost when three witnesses agree, and never before."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -38,6 +38,14 @@ def told(frames: list[Frame], at: float, *events: Event) -> Iterator[Frame]:
             cut = True
             yield cut_frame(at, *events, layout=frame.layout)
         yield frame
+
+
+def reporting(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Cuts know, as ticks do, who has reported so far."""
+    known: Mapping[str, float] = {}
+    for frame in frames:
+        known = frame.reporting or known
+        yield replace(frame, reporting=known)
 
 
 def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
@@ -265,9 +273,20 @@ def test_a_launcher_without_which_the_job_stopped_is_told_although_it_was_back_a
     """It may not heal itself, so that no epoch begins; and the leader is too young to tell that a session ended."""
     died = BEGAN + 5.02
     spent = event("budget.exhausted", job(), died + 0.1, kind=kind, epoch=1, nodes=LOST)
-    claims = claims_of(Liveness(), told(ticks(), died + 0.2, peer(LOST, died), spent))
-    assert kinds(claims) == found
-    assert not found or claims[0].since == died
+    frames = list(reporting(told(ticks(), died + 0.2, peer(LOST, died), spent)))
+    at_once = [frame for frame in frames if frame.time <= died + 0.2]
+    for seen in (at_once, frames):
+        claims = claims_of(Liveness(), seen)
+        assert kinds(claims) == found
+        assert not found or claims[0].since == died
+
+
+def test_a_node_that_died_with_it_is_told_as_lost_once_it_is_silent() -> None:
+    died = BEGAN + 5.02
+    spent = event("budget.exhausted", job(), died + 0.1, kind="node lost", epoch=1, nodes=LOST)
+    gone = (reset(died), *sessions(LOST, died, "agent", "launcher"))
+    frames = reporting(told(list(told(ticks(silent=(LOST,)), died + 0.2, peer(LOST, died), spent)), died + 1.0, *gone))
+    assert kinds(claims_of(Liveness(), frames)) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False), ("node.lost", LOST, True)]
 
 
 def test_fault_workers_that_end_after_their_launcher_prove_its_loss_at_once() -> None:
