@@ -84,6 +84,7 @@ class _Run:
 
     plan: Plan
     progress: list[Progress] = field(default_factory=list)
+    steps_done: int = 0
     steps_seen: int = 0
     silent_s: float = 0.0
     left_behind: bool = False
@@ -237,10 +238,11 @@ class Execution:
             if not isinstance(step, Progress):
                 raise PermanentError(f"the action {plan.action} yields {type(step).__name__}, which is no Progress: mend it")
             progress.append(step)
+            run.steps_done += step.state == "done"
             self._write(plan, step)
             if not self._leads():
                 return False
-            asked = not refusal and _commands_next(plan, progress)
+            asked = not refusal and _commands_next(run)
             refusal = self._refusal(plan) if asked else refusal
             step = _call_off(steps, CalledOff(refusal)) if asked and refusal else next(steps, None)
         if refusal:
@@ -278,11 +280,10 @@ def _delay_of(error: BaseException) -> float:
     return float(min(delay, LONGEST_DELAY_S)) if usable else 1.0
 
 
-def _commands_next(plan: Plan, progress: list[Progress]) -> bool:
+def _commands_next(run: _Run) -> bool:
     """Whether the step that is intended is a command to one of the plan's jobs. An action commands each of them once, first;
     what follows (the cordon of a node that is out by then) completes what was done, and is not called off."""
-    done = sum(step.state == "done" for step in progress)
-    return progress[-1].state == "intended" and done < len(plan.targets)
+    return run.progress[-1].state == "intended" and run.steps_done < len(run.plan.targets)
 
 
 def _call_off(steps: Iterator[Progress], error: CalledOff) -> Progress | None:
