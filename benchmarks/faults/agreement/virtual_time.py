@@ -20,23 +20,19 @@ from typing import Any
 START = 1_700_000_000.0
 LEAST_S = 1e-6
 """Who waits for a moment that is too short for a float to tell has waited: time moves."""
-
-
-class _NoWait(selectors.SelectSelector):
-    """There is no real file to wait for; time is moved from outside."""
-
-    def select(self, timeout: float | None = None) -> list[Any]:  # noqa: ARG002 - nobody waits here
-        return []
+DUE_S = 1e-9
+"""What is due within this time is due now, as in asyncio."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop of one simulated process."""
+    """The loop of one simulated process. It has no file to wait for; what is asked half a million times in a schedule is done here, without what a
+    real loop asks about threads, files and debugging."""
 
     def __init__(self, name: str, clock: "VirtualTime") -> None:
         self.name = name
         self.paused = False
         self._virtual = clock
-        super().__init__(_NoWait())
+        super().__init__(selectors.SelectSelector())
         self.set_exception_handler(self._failed)
         self.failures: list[str] = []
 
@@ -44,7 +40,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now_s
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        return super().call_at(max(when, self.time() + LEAST_S), callback, *args, context=context)
+        timer = asyncio.TimerHandle(max(when, self._virtual.now_s + LEAST_S), callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]  # noqa: ARG002 - no thread is used
         """At once: a disk takes no time here."""
@@ -55,21 +59,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             future.set_exception(error)
         return future
 
-    def next_s(self) -> float:
-        """When it has something to do."""
-        if self._ready:  # type: ignore[attr-defined]
-            return self._virtual.now_s
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-        return scheduled[0]._when if scheduled else float("inf")
-
     def step(self) -> None:
-        """Everything that is due now."""
+        """Everything that is due now, and nothing of what that asks for: that is due next."""
+        scheduled, ready = self._scheduled, self._ready  # type: ignore[attr-defined]
+        end_s = self._virtual.now_s + DUE_S
+        while scheduled and scheduled[0]._when < end_s:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            ready.append(timer)
         events._set_running_loop(self)
         try:
-            self._run_once()  # type: ignore[attr-defined]
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
         finally:
             events._set_running_loop(None)
 
@@ -127,7 +130,7 @@ class VirtualTime:
         while True:
             loop, next_s = self._first()
             call_s = self._calls[0][0] if self._calls else float("inf")
-            if min(next_s, call_s) > until:
+            if next_s > until and call_s > until:
                 self.now_s = until
                 return
             if call_s <= next_s:
@@ -141,7 +144,13 @@ class VirtualTime:
         """Whose turn is next, and when; asked half a million times in a schedule."""
         first, first_s = None, float("inf")
         for loop in self._loops:
-            if not loop.paused and (next_s := loop.next_s()) < first_s:
+            if loop.paused:
+                continue
+            scheduled = loop._scheduled  # type: ignore[attr-defined]
+            while scheduled and scheduled[0]._cancelled:
+                heapq.heappop(scheduled)._scheduled = False
+            next_s = self.now_s if loop._ready else scheduled[0]._when if scheduled else float("inf")  # type: ignore[attr-defined]
+            if next_s < first_s:
                 first, first_s = loop, next_s
         return first, first_s
 
