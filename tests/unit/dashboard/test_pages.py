@@ -34,8 +34,8 @@ def state(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def ledger(state) -> Ledger:
-    opened = Ledger.open(state / "ledger.sqlite")
+def ledger(state, ledger_path) -> Ledger:
+    opened = Ledger.open(ledger_path)
     yield opened
     opened.close()
 

@@ -66,8 +66,8 @@ def incident(**changes):
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    with_incident = Ledger.open(tmp_path / "ledger.sqlite")
+def ledger(ledger_path):
+    with_incident = Ledger.open(ledger_path)
     with_incident.save_incident(incident(), IncidentState.OPEN)
     yield with_incident
     with_incident.close()

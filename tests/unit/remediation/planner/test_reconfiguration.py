@@ -1,5 +1,6 @@
 """Reconfiguration: Oobleck's rules as the floor, the best of all layouts, and clean stops."""
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -79,8 +80,14 @@ def price(case: ReconfigurationProblem, pipelines: Pipelines) -> tuple[float, fl
         for node, place in zip(pipeline, node_layers(TEMPLATES[len(pipeline)]), strict=True):
             moved += sum(STATE[layer] for layer in place if layer not in held.get(node, ()))
             changed += held.get(node) != place
-    groups = [GroupPace(TEMPLATES[len(pipeline)].pace, TEMPLATES[len(pipeline)].fill) for pipeline in pipelines]
-    return distribute(groups, case.micro_batches).makespan, moved, changed
+    return makespan(tuple(map(len, pipelines)), case.micro_batches), moved, changed
+
+
+@functools.cache
+def makespan(sizes: tuple[int, ...], micro_batches: int) -> float:
+    """Of pipelines of so many nodes: hundreds of layouts differ in who is where alone."""
+    groups = [GroupPace(TEMPLATES[size].pace, TEMPLATES[size].fill) for size in sizes]
+    return distribute(groups, micro_batches).makespan
 
 
 @settings(max_examples=15, deadline=None)
