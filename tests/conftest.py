@@ -52,9 +52,20 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: (LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST), item.nodeid.rpartition("/")[0]))
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """What was imported and collected stays to the end: without this the garbage collector looks through it again and again."""
     gc.freeze()
+    if session.config.option.collectonly:
+        _read_constants()
+
+
+def _read_constants():
+    """hypothesis also draws from the constants of the modules that it tests. It reads all of them with the first property of a process, and keeps what it
+    found: `make check`, which collects all tests in one process, has them read once, and not by each process of `make unit`."""
+    from hypothesis import given, settings
+    from hypothesis.strategies import integers
+
+    settings(max_examples=1, database=None)(given(integers())(lambda _: None))()
 
 
 @pytest.hookimpl(trylast=True)
