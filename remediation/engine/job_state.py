@@ -214,18 +214,23 @@ class JobState:
             _drop_oldest(self.rates, KEPT_COUNTS)
 
     def _warm(self, epoch: int) -> bool:
-        return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1
+        return len(self._newest(WARM_STEPS + 2, epoch)) > WARM_STEPS + 1
 
     # --- throughput ----------------------------------------------------------------------------------------------
 
     def throughput(self, last: int, *, epoch: int, after: float = 0.0) -> float:
         """Tokens per second (steps per second where tokens are not reported) over the `last` steps of an epoch that
         ended after `after`; NaN with fewer than two."""
-        steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
+        steps = self._newest(last, epoch, after)
         if len(steps) < 2 or steps[-1].end <= steps[0].end:
             return math.nan
         done = [self._work(step) for step in steps[1:]]
         return sum(done) / (steps[-1].end - steps[0].end)
+
+    def _newest(self, count: int, epoch: int, after: float = -math.inf) -> list[SnapshotStep]:
+        """The newest steps of an epoch that ended after `after`, `count` at most, in their order. Asked with each step: no more is looked at than is found."""
+        found = (step for step in reversed(self.steps) if step.epoch == epoch and step.end > after)
+        return list(islice(found, count))[::-1]
 
     def _work(self, step: SnapshotStep) -> float:
         """Tokens, where they are reported. A step of an elastic job is the same work on any number of workers."""

@@ -48,6 +48,13 @@ class ElasticJob(SyntheticJob):
 
     @property
     def layout(self) -> Layout:
+        """The present one."""
+        present = (self.nodes[0], *self._here.items(), *self.declared, self.excluded, self.epoch, self._began, self._reason, self._plan)
+        if self._laid_out is None or self._laid_out[0] != present:
+            self._laid_out = (present, self._lay_out())
+        return self._laid_out[1]
+
+    def _lay_out(self) -> Layout:
         workers = [(node, slot) for node, count in self._here.items() for slot in range(count)]
         places = tuple(RankPlacement(worker=f"{self.run_name}/{node}/{slot}", node=node, rank=rank, local_rank=slot) for rank, (node, slot) in enumerate(workers))
         return Layout(
