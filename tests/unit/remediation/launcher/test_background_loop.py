@@ -48,7 +48,6 @@ async def until_it_runs(loop: Loop, recovered: bool = False) -> list[tuple[str, 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_loop, "FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(background_loop, "SOUND_S", 0.01)
 
 
 def test_a_loop_that_raises_begins_again_and_the_same_reason_is_told_once() -> None:
@@ -58,7 +57,9 @@ def test_a_loop_that_raises_begins_again_and_the_same_reason_is_told_once() -> N
     assert asyncio.run(run()) == [("the watch", "KeyError: 'present'"), ("the watch", "ValueError: epoch")]
 
 
-def test_a_loop_that_works_again_is_told() -> None:
+def test_a_loop_that_works_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_loop, "SOUND_S", 0.01)
+
     async def run() -> list[tuple[str, str]]:
         return await until_it_runs(Loop(KeyError("present")), recovered=True)
 
