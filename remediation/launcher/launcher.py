@@ -117,7 +117,10 @@ class Launcher:
         return code
 
     def _loops(self) -> list[Coroutine[Any, Any, None]]:
-        watches = {"the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch, "the job file": self._job_file.keep}
+        watches = {
+            "the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch,
+            "the job file": self._job_file.keep, "the socket of workers": self._inbox.keep, "the socket of elastic workers": self._elastic.sessions.keep,
+        }  # fmt: skip
         loops = watches | self._participation.loops
         return [BackgroundLoop(name, begin, self._tell_loop, self._clock).run() for name, begin in loops.items()]
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -105,6 +106,21 @@ def test_a_killed_worker_is_left_out_at_once_and_replaced(cluster: ElasticCluste
     launcher.send_signal(signal.SIGTERM)
     assert launcher.wait(DEADLINE_S) == 130
     assert len(cluster.events("exit")) == 1
+
+
+def test_who_tidies_up_the_run_directory_costs_no_worker_its_place(cluster: ElasticCluster) -> None:
+    """The worker that was started next found no launcher."""
+    cluster.launch(0, nnodes=(1, 1))
+    first = cluster.worker(0, 0)
+    cluster.trains(3, first)
+    victim, sockets = cluster.pid(0, 1), {path.name for path in cluster.run_dir(0).glob("*-*.sock") if not path.name[-6].isdigit()}
+    assert len(sockets) == 2, "the launcher's own"
+    shutil.rmtree(cluster.run_dir(0))
+    wait_until("its sockets", lambda: sockets <= {path.name for path in cluster.run_dir(0).glob("*.sock")})
+    os.kill(victim, signal.SIGKILL)
+    cluster.trains(2, first)
+    cluster.trains(3, first)
+    assert [event.attributes["pid"] for event in cluster.events("exit")] == [str(victim)]
 
 
 def test_a_micro_batch_that_kills_whoever_computes_it_ends_the_job_after_two_with_its_exception(cluster: ElasticCluster) -> None:

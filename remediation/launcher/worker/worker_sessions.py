@@ -12,7 +12,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.training import messages
 from eagle_eye.writable_text import writable
 
-from .worker_socket import same_user
+from .worker_socket import keep_listening, same_user
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,16 @@ class WorkerSessions:
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=messages.LONGEST)
         self._path.chmod(0o600)
+
+    async def keep(self) -> None:
+        """Listen anew where the socket was taken away; until cancelled. Raises OSError."""
+        await keep_listening(self._path, self._listen_anew)
+
+    async def _listen_anew(self) -> None:
+        before = self._server
+        await self.start()
+        if before is not None:
+            before.close()
 
     async def stop(self) -> None:
         """Hang up on everybody."""

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from eagle_eye.errors import EagleEyeError, LaunchError
@@ -16,6 +16,8 @@ from eagle_eye.writable_text import writable
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
+LOOK_S = 1.0
+"""How often it is looked whether a socket is still there."""
 Receive = Callable[[messages.ProbeMessage], bytes | None]
 """Takes one message; what it returns is the answer."""
 
@@ -51,6 +53,16 @@ class WorkerSocket:
         self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=messages.LONGEST)
         self._path.chmod(0o600)
 
+    async def keep(self) -> None:
+        """Listen anew where the socket was taken away; until cancelled. Raises OSError, LaunchError."""
+        await keep_listening(self._path, self._listen_anew)
+
+    async def _listen_anew(self) -> None:
+        before = self._server
+        await self.start()
+        if before is not None:
+            before.close()
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -72,6 +84,15 @@ class WorkerSocket:
         finally:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 writer.close()
+
+
+async def keep_listening(path: Path, listen: Callable[[], Awaitable[None]]) -> None:
+    """Whoever tidies up a run directory would leave the workers that are started next without a launcher. Those that are connected stay so."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if not path.exists():
+            log.warning("%s is gone: somebody has tidied up its directory; it is made again", path)
+            await listen()
 
 
 def same_user(connection: socket.socket) -> bool:
