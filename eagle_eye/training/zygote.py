@@ -332,7 +332,7 @@ def _redirect(log: str | None) -> None:
     os.dup2(quiet, 0)
     os.close(quiet)
     if log:
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = _log_file(Path(log))
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)
@@ -340,6 +340,16 @@ def _redirect(log: str | None) -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(line_buffering=True)
+
+
+def _log_file(log: Path) -> int:
+    """Its descriptor. A log that cannot be written (its directory was tidied up, the disk is read-only) costs what a worker says, never the worker."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        print(f"eagle-eye: {log} cannot be written, what this worker says is lost: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _execute(argv: list[str]) -> int:

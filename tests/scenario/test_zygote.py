@@ -186,6 +186,21 @@ def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Any) -> None:
     assert launcher.hear("exited")["slot"] == "a"
 
 
+def test_a_log_that_cannot_be_written_costs_what_is_said_and_no_worker(launcher: Any) -> None:
+    """Each restart failed at it until the job's heal budget was spent."""
+
+    def run_with(log: Path) -> int:
+        launcher.tell("fork", slot="0", argv=[sys.executable, "-c", "print('said')"], cwd=str(launcher.home), log=str(log), env=dict(os.environ))
+        return int(launcher.hear("exited", pid=int(launcher.hear("forked", slot="0")["pid"]))["status"])
+
+    assert run_with(launcher.home / "tidied" / "up" / "0.log") == 0
+    assert (launcher.home / "tidied" / "up" / "0.log").read_text() == "said\n"
+    (launcher.home / "in-the-way").touch()
+    assert run_with(launcher.home / "in-the-way" / "0.log") == 0
+    (launcher.home / "folder.log").mkdir()
+    assert run_with(launcher.home / "folder.log") == 0
+
+
 def test_what_a_dead_worker_started_ends_with_it(launcher: Any) -> None:
     pid = launcher.fork("sh", "-c", "sleep 60 & echo $!; wait")
     child = int(until(lambda: launcher.words().strip(), "the child's pid"))
