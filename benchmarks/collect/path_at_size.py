@@ -123,7 +123,6 @@ def socket_rows(count: int, seconds: int, period_s: float, consumers: int, bar: 
         Row("memory of the largest server; of all", f"{largest / MIB:,.0f} MiB; {sum(course.memory) / MIB:,.0f} MiB", f"≤ {MEMORY_BYTES >> 30} GiB", sum(course.memory) <= MEMORY_BYTES),
         Row("looks at what is confirmed, of all agents together", f"{asks:.0f} a second, at most {told.most_asks} in one; two requests each", f"≤ {ASKS:.0f} a second", told.most_asks <= ASKS),
         Row("processor time of a second: consumers (each), broker, producers", f"{cpu:.2f} s ({', '.join(f'{each:.2f}' for each in course.consumers_cpu)}), {course.broker_cpu:.2f} s, {told.processor_s / max(told.seconds, 1e-9):.2f} s"),
-        Row("the same of one record: consumers", f"{cpu / rate * 1e6:.0f} µs: {cpu / rate * count:.2f} s for a tick of all nodes"),
     ]  # fmt: skip
 
 
