@@ -12,7 +12,6 @@ from remediation.engine.tracked_incident import TrackedIncident
 
 from .alert_lifecycle import AlertLifecycle
 from .alert_storm import AlertStorms
-from .delivery_worker import DeliveryWorker
 from .receiver import endpoints_of
 
 log = logging.getLogger(__name__)
@@ -44,6 +43,8 @@ class AlertService:
         self._ticking = ticking
         self._looked = clock.monotonic()
         self._broken = False
+        if endpoints:  # httpx takes a tenth of the time in which a server starts, and is needed by none without a receiver
+            from .delivery_worker import DeliveryWorker
         self._workers = [DeliveryWorker(endpoint=endpoint, outbox=ledger, clock=clock, leads=leads, well=self.well) for endpoint in endpoints]
         self._lifecycle = AlertLifecycle(
             ledger=ledger,

@@ -1,5 +1,7 @@
 """The alerts of a leader: what the heartbeat vouches for, and that a mistake in them stops nobody from healing."""
 
+import sys
+
 import pytest
 
 from detectors.diagnosis import Diagnosis
@@ -81,6 +83,13 @@ def alerts(ledger, clock, monkeypatch):
     monkeypatch.setenv("EAGLE_EYE_PLAIN_SECRET", "of the operator")
     receivers = (Receiver(kind="plain", url="http://127.0.0.1:9/"),)
     return AlertService(Notify(ledger=ledger, clock=clock, receivers=receivers), ledger, clock, page="", approval_link=lambda plan: plan.targets[7])
+
+
+def test_without_a_receiver_nothing_is_imported_that_sends(ledger, clock, monkeypatch):
+    worker = "remediation.alerts.delivery_worker"
+    monkeypatch.delitem(sys.modules, worker, raising=False)
+    AlertService(Notify(ledger=ledger, clock=clock, receivers=()), ledger, clock, page="")
+    assert worker not in sys.modules
 
 
 def test_an_engine_that_does_not_go_round_is_not_well(alerts, clock):
