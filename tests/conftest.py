@@ -68,12 +68,6 @@ def _read_constants():
     settings(max_examples=1, database=None)(given(integers())(lambda _: None))()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure():
-    """pytest has looked through everything for what nobody closed. It would do so once more, and Python when it ends."""
-    gc.freeze()
-
-
 def pytest_configure(config):
     config.option.randomly_reset_seed = False  # _begin_anew
 
