@@ -1,14 +1,17 @@
 """Signals to a process that runs an event loop: the request to end it (Ctrl-C, SIGTERM, a terminal that hangs up), once or many times; and those of the user."""
 
 import asyncio
-import contextlib
+import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OF_THE_USER = (signal.SIGUSR1, signal.SIGUSR2)
+CLEAN_UP_S = 30.0
+"""Who is asked again so long after the first time, and still has not ended after its loop, hangs: it is ended as if it handled nothing."""
 
 
 def stopping_signals() -> tuple[signal.Signals, ...]:
@@ -34,10 +37,18 @@ def on_user_signals(act: Callable[[signal.Signals], object]) -> None:
 
 def _call(number: signal.Signals, act: Callable[[signal.Signals], object]) -> None:
     loop = asyncio.get_running_loop()
+    first: float | None = None
 
     def ask(_number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already
+        nonlocal first
+        now = time.monotonic()
+        first = now if first is None else first
+        try:
             loop.call_soon_threadsafe(act, number)
+        except RuntimeError:  # the loop is closed: the process ends already
+            if number in _SIGNALS and now - first > CLEAN_UP_S:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
 
     signal.signal(number, ask)
 

@@ -53,6 +53,16 @@ def test_twin_a_terminal_that_hangs_up_ends_nothing_that_was_started_with_nohup(
     assert process.returncode == 0
 
 
+def test_who_hangs_after_its_loop_can_be_ended_all_the_same() -> None:
+    with start("from eagle_eye import stop_signals; stop_signals.CLEAN_UP_S = 0.0\n") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "loop over\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+
+
 CATCHES = """
 import asyncio, signal, sys
 from eagle_eye.stop_signals import on_user_signals
