@@ -58,6 +58,7 @@ class LeadRole:
 
     async def run(self) -> None:
         """Run until `stop` is set. Raises the error that ended a term, unless that is the loss of the lease, or a want of threads, descriptors or memory."""
+        told = ""
         while not self._stop.is_set():
             try:
                 await self._take_turn(LeaderLease(self._context.ledger, self._lease_s, self._context.clock))
@@ -66,8 +67,12 @@ class LeadRole:
                     raise
                 message = f"this server cannot lead for now: {words_of(error)}; it stands by again"
                 log.warning("%s", message)
-                self._context.notices.put(Notice(name="leader.failing", time=self._context.clock.now(), message=message))
+                if message != told:  # it may last for hours
+                    self._context.notices.put(Notice(name="leader.failing", time=self._context.clock.now(), message=message))
+                told = message
                 await asyncio.sleep(self._lease_s)
+            else:
+                told = ""
 
     async def _take_turn(self, lease: LeaderLease) -> None:
         """Stand by, and lead once."""

@@ -167,10 +167,12 @@ def led(directory: Path) -> list[Notice]:
     return told
 
 
-@pytest.mark.parametrize("thread", ["lease", "engine"])
-def test_a_leader_that_gets_no_thread_stands_by_and_leads_later(tmp_path: Path, empty_ledger: Path, monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
+@pytest.mark.parametrize(("thread", "times"), [("lease", 1), ("engine", 1), ("lease", 3)])
+def test_a_leader_that_gets_no_thread_stands_by_and_leads_later(
+    tmp_path: Path, empty_ledger: Path, monkeypatch: pytest.MonkeyPatch, thread: str, times: int
+) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(empty_ledger.read_bytes())
-    NoThreads(monkeypatch, thread, 1)
+    NoThreads(monkeypatch, thread, times)
     assert [notice.name for notice in led(tmp_path)] == ["leader.failing", "leader.elected"]
 
 
