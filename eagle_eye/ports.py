@@ -1,5 +1,6 @@
 """Ports and addresses of this machine."""
 
+import os
 import secrets
 import socket
 from pathlib import Path
@@ -11,6 +12,9 @@ _FIRST = 10_000
 """Below are ports that services are registered for."""
 _TRIES = 100
 HIGHEST_PORT = 65_535
+RANGE_VARIABLE = "EAGLE_EYE_PORTS"
+"""Of the environment: FIRST-LAST, from which free ports are taken. For a firewall, and where many are started at one time: two may choose the same
+port in the second until one of them listens on it."""
 
 
 def address_problem(address: str, example: str = "127.0.0.1:7467") -> str:
@@ -31,11 +35,12 @@ def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on now.
 
     It is outside the range from which the kernel takes ports for connections and for `:0`: from there it would be given to
-    another process in the time until ours listens on it (ip_local_port_range, ip(7)). Raises OSError for a host that is not ours.
+    another process in the time until ours listens on it (ip_local_port_range, ip(7)); EAGLE_EYE_PORTS names another one. Raises OSError for a host that is
+    not ours, ConfigError for a range that is none.
     """
-    count = _first_ephemeral() - _FIRST
-    for _ in range(_TRIES if count > 0 else 0):
-        port = _FIRST + secrets.randbelow(count)
+    ports = _named_range() or range(_FIRST, _first_ephemeral())
+    for _ in range(_TRIES if ports else 0):
+        port = secrets.choice(ports)
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))
@@ -45,6 +50,16 @@ def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:  # a machine whose whole range is the kernel's
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def _named_range() -> range | None:
+    text = os.environ.get(RANGE_VARIABLE, "")
+    first, _, last = (part.strip() for part in text.partition("-"))
+    if not text:
+        return None
+    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit() and 0 < int(first[:6]) <= int(last[:6]) <= HIGHEST_PORT):
+        raise ConfigError(f"{RANGE_VARIABLE}={text!r} is no range of ports: write FIRST-LAST, e.g. 20000-20999")
+    return range(int(first), int(last) + 1)
 
 
 def _first_ephemeral() -> int:

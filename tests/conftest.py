@@ -15,6 +15,11 @@ pytest.register_assert_rewrite("contract.ledger_cases")
 
 gc.set_threshold(50_000, 20, 20)  # before anything is imported and collected, which stays: the garbage collector would look through it a thousand times
 
+if (runner := os.environ.get("PYTEST_XDIST_WORKER", "")) and "EAGLE_EYE_PORTS" not in os.environ:
+    # one process of `pytest -n` took, in the second until its server listened on it, the port that another one had chosen: each has ports of its own
+    first = 10_000 + 2_500 * (int(runner[2:]) % 9)
+    os.environ["EAGLE_EYE_PORTS"] = f"{first}-{first + 2_499}"
+
 LONGEST = (
     "test_elastic_chaos", "test_elastic_chaos_beyond", "test_launcher", "test_kafka", "test_network_partition", "test_elastic_launcher", "test_chain", "test_roles",
     "test_elastic_groups", "test_profile", "test_transformers", "test_run", "test_elastic_last_resort", "test_no_help", "test_torchrun_restart", "test_dashboard_live",
