@@ -111,6 +111,7 @@ class ControlClient:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._work: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # --- for the owner -------------------------------------------------------------------------------------------
 
@@ -120,10 +121,12 @@ class ControlClient:
 
     async def start(self) -> None:
         """Begin to connect; returns at once. `connected` and `on_state` report when it is."""
+        self._stopped = False
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Close the session and give up what is under way."""
+        self._stopped = True  # gRPC may answer a cancellation with an error of the call, which would be one more try that failed
         tasks = [*self._work, *([self._running] if self._running else [])]
         for task in tasks:
             task.cancel()
@@ -167,6 +170,8 @@ class ControlClient:
             known = addresses_of(self._address())
             address = known[turn % len(known)] if known else ""
             opened, reason = await self._once(address) if address else (False, "no address is known")
+            if self._stopped:
+                return
             failures, turn = 0 if opened else failures + 1, turn + 1
             if opened or reason != reported.get(address):  # a try that fails like the one before is no news
                 reported[address] = reason

@@ -134,6 +134,44 @@ def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
     run(test())
 
 
+class AnsweredCancellation:
+    """gRPC's session, where a cancellation comes as the call is ended: it is answered with an error of the call."""
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Event()
+
+    async def write(self, _message: object) -> None:
+        pass
+
+    async def read(self) -> None:
+        self.reading.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise asyncio.InvalidStateError("RPC already finished.") from None
+
+
+def test_a_client_ends_though_its_cancellation_is_answered_with_an_error_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on trying for ever, and the launcher or agent that waited for its end hung."""
+
+    class Stub:
+        def __init__(self, _channel: object) -> None:
+            self.Session = lambda: session
+
+    async def test() -> None:
+        nonlocal session
+        session = AnsweredCancellation()
+        client = ControlClient(f"127.0.0.1:{free_port()}", LAUNCHER)
+        await client.start()
+        await session.reading.wait()
+        async with asyncio.timeout(60):
+            await client.stop()
+
+    session: AnsweredCancellation
+    monkeypatch.setattr(stubs, "ControlStub", Stub)
+    run(test())
+
+
 def test_a_second_process_of_one_name_takes_no_living_ones_place() -> None:
     """Two machines with one host name: each took the other's session, and the launchers of a job ended each other's workers in turn."""
 
