@@ -139,9 +139,10 @@ class AnsweredCancellation:
 
     def __init__(self) -> None:
         self.reading = asyncio.Event()
+        self.greeted = 0
 
     async def write(self, _message: object) -> None:
-        pass
+        self.greeted += 1
 
     async def read(self) -> None:
         self.reading.set()
@@ -166,6 +167,7 @@ def test_a_client_ends_though_its_cancellation_is_answered_with_an_error_of_the_
         await session.reading.wait()
         async with asyncio.timeout(60):
             await client.stop()
+        assert session.greeted == 1, "it does not try again"
 
     session: AnsweredCancellation
     monkeypatch.setattr(stubs, "ControlStub", Stub)
