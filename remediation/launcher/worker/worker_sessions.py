@@ -82,13 +82,7 @@ class WorkerSessions:
 
     async def keep(self) -> None:
         """Listen anew where the socket was taken away; until cancelled. Raises OSError."""
-        await keep_listening(self._path, self._listen_anew)
-
-    async def _listen_anew(self) -> None:
-        before = self._server
-        await self.start()
-        if before is not None:
-            before.close()
+        await keep_listening(self._path, self.start, lambda: self._server)
 
     async def stop(self) -> None:
         """Hang up on everybody."""

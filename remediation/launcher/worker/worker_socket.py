@@ -55,13 +55,7 @@ class WorkerSocket:
 
     async def keep(self) -> None:
         """Listen anew where the socket was taken away; until cancelled. Raises OSError, LaunchError."""
-        await keep_listening(self._path, self._listen_anew)
-
-    async def _listen_anew(self) -> None:
-        before = self._server
-        await self.start()
-        if before is not None:
-            before.close()
+        await keep_listening(self._path, self.start, lambda: self._server)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -86,13 +80,16 @@ class WorkerSocket:
                 writer.close()
 
 
-async def keep_listening(path: Path, listen: Callable[[], Awaitable[None]]) -> None:
+async def keep_listening(path: Path, start: Callable[[], Awaitable[None]], server: Callable[[], asyncio.Server | None]) -> None:
     """Whoever tidies up a run directory would leave the workers that are started next without a launcher. Those that are connected stay so."""
     while True:
         await asyncio.sleep(LOOK_S)
         if not path.exists():
             log.warning("%s is gone: somebody has tidied up its directory; it is made again", path)
-            await listen()
+            before = server()
+            await start()
+            if before is not None:
+                before.close()
 
 
 def same_user(connection: socket.socket) -> bool:
