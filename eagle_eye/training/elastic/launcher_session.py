@@ -45,7 +45,8 @@ class LauncherSession:
         self._connection = connection
         self._group: AbortableGroup | None = None
         self._committing: int | None = None
-        self._at_boundary = False
+        self._awaited: int | None = None
+        """The worker is between two steps and waits for an epoch above this one; None otherwise."""
         self._hard = -1
         """The newest epoch of a hard fence: one that came in the middle of another epoch."""
         self._assignment: EpochAssignment | None = None
@@ -143,10 +144,11 @@ class LauncherSession:
         """Block until the newest epoch, if above `above`, is ready. Raises Halted, FencedOut, Ended, LauncherLost.
 
         A worker that waits here is between two steps, so soft fences are answered at once; but not after a hard fence for an
-        epoch above `above`: the other workers count on this one in that epoch, and its soft fences are for the step after.
+        epoch above `above`, or after its assignment has come: the other workers count on this one in that epoch, and its soft
+        fences are for the step after.
         """
         with self._changed:
-            self._at_boundary = self._hard <= above
+            self._awaited = above if self._hard <= above else None
         try:
             self._answer_soft()
             with self._changed:
@@ -159,7 +161,7 @@ class LauncherSession:
                 return assignment
         finally:
             with self._changed:
-                self._at_boundary = False
+                self._awaited = None
 
     def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:
         """Block until `ready()`. Raises Fenced, TimeoutError, LauncherLost, and Halted, FencedOut or Ended if the launcher sent that."""
@@ -241,7 +243,7 @@ class LauncherSession:
 
     def _answer_soft(self) -> None:
         with self._changed:
-            if not self._at_boundary or self.soft_epoch <= self.fenced_epoch:
+            if self._awaited is None or self._newest(self._awaited) or self.soft_epoch <= self.fenced_epoch:
                 return
             held = self.held_state()
         self.answer_soft_fence(held)

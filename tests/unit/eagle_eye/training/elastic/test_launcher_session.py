@@ -189,6 +189,21 @@ def test_a_soft_fence_waits_for_the_boundary_of_the_epoch_that_the_worker_is_cal
     assert launcher.received("held_state", epoch=3) == []
 
 
+def test_a_soft_fence_that_follows_on_an_assignment_is_for_the_step_after(launcher: FakeLauncher, connect: Any) -> None:
+    session = connect()
+    waiting = Background(lambda: session.next_assignment(0))
+    launcher.fence(1, "a", soft=True)
+    orders = even_plan(1, {"a": launcher.wait_for("held_state", "a", epoch=1)}, {"a": launcher.wait_for("join", "a")})
+    with session.lock:  # so the worker's thread does not see the one before the other
+        launcher.assign(orders)
+        launcher.fence(2, "a", soft=True)
+    assert waiting.result() == orders["a"], "the others wait for it in this epoch"
+    session.ask_store(1, PATIENCE_S, op="count", keys=["1/"], values=[])
+    assert launcher.received("held_state", epoch=2) == []
+    session.answer_soft_fence(HeldState(step=8, phase="idle", fresh=False))
+    assert launcher.wait_for("held_state", "a", epoch=2)["step"] == 8
+
+
 def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.form(1, "a")
