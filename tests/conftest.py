@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import random
+import signal
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from _pytest.runner import runtestprotocol
 pytest.register_assert_rewrite("contract.ledger_cases")
 
 gc.set_threshold(50_000, 20, 20)  # before anything is imported and collected, which stays: the garbage collector would look through it a thousand times
+
+for _number, _handler in ((signal.SIGHUP, lambda *_: None), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # under nohup, or in the background of a script: what the tests start would ignore it, too, but not what has a handler here
+        signal.signal(_number, _handler)
 
 if (runner := os.environ.get("PYTEST_XDIST_WORKER", "")) and "EAGLE_EYE_PORTS" not in os.environ:
     # one process of `pytest -n` took, in the second until its server listened on it, the port that another one had chosen: each has ports of its own
