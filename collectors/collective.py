@@ -35,7 +35,7 @@ MOST_TOLD = 64
 NOTHING = math.nan
 
 
-class _Told(NamedTuple):
+class _ReportedGroups(NamedTuple):
     facts: dict[str, str]
     at: float
 
@@ -55,7 +55,7 @@ class CollectiveCollector:
 
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))
-        self._told: dict[tuple[str, int, int, int], _Told] = {}
+        self._told: dict[tuple[str, int, int, int], _ReportedGroups] = {}
         self._unreadable: set[str] = set()
 
     def collect(self) -> list[Reading | Event]:
@@ -94,7 +94,7 @@ class CollectiveCollector:
         told = self._told.get(worker.life)
         if told is not None and told.facts == facts and monotonic - told.at < AGAIN_S:
             return
-        self._told[worker.life] = _Told(facts, monotonic)
+        self._told[worker.life] = _ReportedGroups(facts, monotonic)
         place = ", ".join(f"{name} {rank}" for name, rank in ranks.items()) or "no parallel ranks known"
         message = f"rank {worker.rank} is in {len(record.groups)} process groups: {place}"
         yield unsigned_event(WORKER_GROUPS, Kind.WORKER, worker.worker, wall, message, job.job, **facts)

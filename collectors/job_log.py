@@ -48,7 +48,7 @@ _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
 
 
 @dataclass
-class _Followed:
+class _TailedLog:
     """One log."""
 
     tailer: FileTailer
@@ -103,7 +103,7 @@ class JobLogCollector:
         self._positions = PositionFile(self.state_dir, "job_log", self.node, FilePosition)
         self._repeats = RepeatLimit(self.repeat_s)
         self._values = ValueSearch(ValueFormats(Path(self.value_formats) if self.value_formats else None)) if self.training_values else None
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _TailedLog] = {}
         self._second = -1
 
     def collect(self) -> list[Event | Reading]:
@@ -144,10 +144,10 @@ class JobLogCollector:
             del self._followed[name]
             self._positions.drop(name)
 
-    def _follow(self, name: str, owner: int | None, from_beginning: bool) -> _Followed:
+    def _follow(self, name: str, owner: int | None, from_beginning: bool) -> _TailedLog:
         tailer = FileTailer(Path(name), self._positions.get(name), from_end=not from_beginning, most_backlog=self.most_backlog_mb << 20, owner=owner)
         values = PrintedValues(self._values) if self._values is not None else None
-        self._followed[name] = _Followed(tailer, JobOutput(self._messages), values)
+        self._followed[name] = _TailedLog(tailer, JobOutput(self._messages), values)
         return self._followed[name]
 
     def _begins_before(self, name: str, worker: LocalWorker) -> bool:
@@ -160,7 +160,7 @@ class JobLogCollector:
 
     # --- what they say
 
-    def _read(self, name: str, followed: _Followed) -> Iterator[Event]:
+    def _read(self, name: str, followed: _TailedLog) -> Iterator[Event]:
         told = left_out = 0
         try:
             for message in self._messages_of(followed):
@@ -185,7 +185,7 @@ class JobLogCollector:
             followed.values.begin_again()
         followed.epoch = followed.listed_epoch
 
-    def _messages_of(self, followed: _Followed) -> Iterator[JobMessage]:
+    def _messages_of(self, followed: _TailedLog) -> Iterator[JobMessage]:
         """Raises OSError."""
         now = self.clock.monotonic()
         for _ in range(MOST_PIECES):
@@ -217,7 +217,7 @@ class JobLogCollector:
                 matrix = np.array(list(jobs[job].values()), np.float32)
             yield Reading(source="job_log", kind=Kind.WORKER, entities=tuple(jobs[job]), names=NAMES, matrix=matrix, time=wall)
 
-    def _event(self, name: str, followed: _Followed, message: JobMessage) -> Event | None:
+    def _event(self, name: str, followed: _TailedLog, message: JobMessage) -> Event | None:
         key = (name, message.code, _NUMBERS.sub("0", message.text))
         repeated = self._repeats.passes(key, self.clock.monotonic())
         if repeated is None:

@@ -39,7 +39,7 @@ Folders = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=4096)], ...], m
 
 
 @dataclass
-class _Followed:
+class _WorkerLog:
     """A worker's log, and when it was read last (monotonic)."""
 
     tailer: FileTailer
@@ -64,7 +64,7 @@ class NcclInspectorCollector:
         if relative := [folder for folder in self.folders if not folder.strip("/") or not folder.startswith("/")]:
             raise ValueError(f"folders: {', '.join(map(repr, relative))} is no path from the root; write it as in /scratch/nccl-inspector-*")
         self._jobs = JobDirectory(Path(self.run_dir))
-        self._followed: dict[tuple[str, int, int, int], _Followed] = {}
+        self._followed: dict[tuple[str, int, int, int], _WorkerLog] = {}
         """By life of the worker."""
         self._searched: dict[tuple[str, int, int, int], float] = {}
         self._told: set[str] = set()
@@ -102,7 +102,7 @@ class NcclInspectorCollector:
             return None
         return [value for group in GROUPS for value in _numbers(totals.get(group), elapsed)] if totals and elapsed > 0 else None
 
-    def _search(self, job: LocalJob, worker: LocalWorker, monotonic: float) -> _Followed | None:
+    def _search(self, job: LocalJob, worker: LocalWorker, monotonic: float) -> _WorkerLog | None:
         """By this host's name and the worker's process id, which its file has in its name."""
         if monotonic - self._searched.get(worker.life, -math.inf) < SEARCH_S:
             return None
@@ -112,7 +112,7 @@ class NcclInspectorCollector:
         if path is None:
             return None
         tailer = FileTailer(path, most_backlog=LOOK_BYTES, owner=None if trusted(job.user) else job.user)
-        self._followed[worker.life] = _Followed(tailer, monotonic)
+        self._followed[worker.life] = _WorkerLog(tailer, monotonic)
         return self._followed[worker.life]
 
     def _totals(self, tailer: FileTailer) -> dict[str, OperationTotals]:

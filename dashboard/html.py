@@ -60,10 +60,10 @@ def prose(value: object) -> Safe:
     return value if isinstance(value, Safe) else Safe(QUOTED.sub(r"<code>\1</code>", _escaped(value)))
 
 
-def pointed(value: object) -> Safe:
+def linked(value: object) -> Safe:
     """As `prose`; an incident that is named leads to its page.
 
-    >>> pointed("it came back as incident 3336dcb6e25e4ee8; no")
+    >>> linked("it came back as incident 3336dcb6e25e4ee8; no")
     'it came back as incident <a class="ee-link" href="incident?incident=3336dcb6e25e4ee8" target="_self">3336dcb6e25e4ee8</a>; no'
     """
     return Safe(NAMED.sub(lambda found: f"{found[1]}{link(found[2], 'incident', incident=found[2])}", prose(value)))

@@ -27,7 +27,7 @@ NEAR_S = 60.0
 """Monotonic clocks count between an event and a batch that are no further apart: one that was kept for longer has its own time."""
 
 
-class _Told(NamedTuple):
+class _NewestBatch(NamedTuple):
     """The newest batch of a node at a mark."""
 
     mark: float
@@ -63,7 +63,7 @@ class NodeClocks:
 
     def __init__(self) -> None:
         self._offsets: dict[str, float] = {}
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _NewestBatch] = {}
         self._references: dict[str, _Reference] = {}
 
     def offset(self, node: str) -> float:
@@ -87,7 +87,7 @@ class NodeClocks:
     def observe(self, mark: float, header: BatchHeader) -> None:
         """The newest batch that came from a node before a tick at `mark`."""
         age, before = mark - header.time, self._told.get(header.node)
-        told = self._told[header.node] = _Told(mark, age, header, before.steady + 1 if before is not None and _comes_steadily(before, mark, age, header) else 0)
+        told = self._told[header.node] = _NewestBatch(mark, age, header, before.steady + 1 if before is not None and _comes_steadily(before, mark, age, header) else 0)
         if -AHEAD_S <= age <= BEHIND_S:
             self._offsets.pop(header.node, None)
         elif age < 0 or told.steady >= STEADY or (before is not None and _went_back(before, header)):
@@ -108,13 +108,13 @@ def _was_set_forward(told: float, measured: float, mark: float) -> bool:
     return told - mark > AHEAD_S and told - measured > AHEAD_S and mark - measured <= NEAR_S
 
 
-def _went_back(before: _Told, header: BatchHeader) -> bool:
+def _went_back(before: _NewestBatch, header: BatchHeader) -> bool:
     """A later batch with an earlier time: its clock was set back."""
     same = header.incarnation == before.header.incarnation
     return same and header.number > before.header.number and header.time < before.header.time
 
 
-def _comes_steadily(before: _Told, mark: float, age: float, header: BatchHeader) -> bool:
+def _comes_steadily(before: _NewestBatch, mark: float, age: float, header: BatchHeader) -> bool:
     """One batch a second, each as old as the one before: nobody has kept them."""
     same = header.incarnation == before.header.incarnation
     few = header.number - before.header.number <= mark - before.mark + 1.5

@@ -12,7 +12,7 @@ MOST_KEYS = 1024
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Repetition:
     told: float
     held_back: int = 0
 
@@ -22,7 +22,7 @@ class RepeatLimit:
 
     def __init__(self, repeat_s: float) -> None:
         self._repeat_s = repeat_s
-        self._seen: dict[tuple[str, ...], _Seen] = {}
+        self._seen: dict[tuple[str, ...], _Repetition] = {}
 
     def passes(self, key: tuple[str, ...], now: float) -> int | None:
         """To be told: how many like it were held back since the last one. None: hold this one back, too. `now`: monotonic seconds."""
@@ -32,5 +32,5 @@ class RepeatLimit:
             return None
         if len(self._seen) >= MOST_KEYS:
             self._seen.clear()
-        self._seen[key] = _Seen(now)
+        self._seen[key] = _Repetition(now)
         return before.held_back if before else 0

@@ -62,7 +62,7 @@ class _Lag:
 
 
 @dataclass
-class _Found:
+class _CommunicatorLines:
     size: int
     absent: list[AbsentRank] = field(default_factory=list)
     absent_count: int = 0
@@ -74,11 +74,11 @@ class _Reader:
     """Goes through the lines; what a line `Rank 3 -- …` means depends on the line before its list."""
 
     def __init__(self) -> None:
-        self.found: dict[str, _Found] = {}
+        self.found: dict[str, _CommunicatorLines] = {}
         self._sizes: dict[str, int] = {}
         self._dead: set[tuple[int, str]] = set()
         self._section = ""
-        self._now = _Found(0)
+        self._now = _CommunicatorLines(0)
         self._list: _List = None
 
     def line(self, line: str) -> None:
@@ -103,7 +103,7 @@ class _Reader:
     def _head(self, line: str) -> None:
         if told := _COMMUNICATOR.match(line):
             self._section, self._list = "communicator", None
-            self._now = self.found.setdefault(f"0x{int(told[2], 16):x}", _Found(self._sizes.get(told[1], 0)))
+            self._now = self.found.setdefault(f"0x{int(told[2], 16):x}", _CommunicatorLines(self._sizes.get(told[1], 0)))
         elif line:
             self._section = line
 

@@ -37,7 +37,7 @@ class UsedMount:
 
 
 @dataclass
-class _Scanned:
+class _ProcessMounts:
     at: float
     namespace: str
     used: dict[str, str]
@@ -59,7 +59,7 @@ class MountFinder:
 
     def __init__(self, proc: Path, paths: Sequence[str], write_paths: Sequence[str]) -> None:
         self._proc, self._paths, self._write_paths = proc, tuple(paths), tuple(write_paths)
-        self._scanned: dict[tuple[str, int, int, int], _Scanned] = {}
+        self._scanned: dict[tuple[str, int, int, int], _ProcessMounts] = {}
         self._tables: dict[str, _MountTable] = {}
 
     def find(self, jobs: Iterable[LocalJob], monotonic: float) -> dict[str, UsedMount]:
@@ -80,7 +80,7 @@ class MountFinder:
         known = self._scanned.get(worker.life)
         table = self._table_of(str(worker.pid), known.namespace if known else "")
         if known is None or monotonic - known.at >= SCAN_S:
-            known = self._scanned[worker.life] = _Scanned(monotonic, table.namespace, used_by(worker.pid, self._proc, table.mounts))
+            known = self._scanned[worker.life] = _ProcessMounts(monotonic, table.namespace, used_by(worker.pid, self._proc, table.mounts))
         by_point = {mount.point: mount for mount in table.mounts}
         for point, path in known.used.items():
             if point in by_point:  # else it was unmounted since

@@ -32,7 +32,7 @@ VALUE_NAMES: Mapping[str, tuple[str, str]] = {
     "verify_s": ("Verified after", "duration"),
     "loss": ("Loss", ""),
     "bad_step": ("First bad step", "step"),
-    "bill_gpu_hours": ("Bill", "GPU-hours"),
+    "bill_gpu_hours": ("Cost", "GPU-hours"),
 }
 """Name of remediation/policy/prediction.py → its label and unit."""
 BOUND_SUFFIX = "_high"
@@ -77,7 +77,7 @@ def facts(story: IncidentDetails) -> Safe:
     found = "found after an unknown time: the clock jumped" if story.found_s is None else f"found {formatting.duration(story.found_s)} after it began"
     tiles = (
         Tile("Cause", formatting.capital(incident.cause), found),
-        Tile("Culprit", summary.culprits(incident), summary.sureness(incident)),
+        Tile("Culprit", summary.culprits(incident), summary.confidence(incident)),
         Tile("Where", html.link(incident.job, "job", job=incident.job), f"on {formatting.listed(story.nodes, most=2)}" if story.nodes else "no node named"),
         Tile("Costs so far", formatting.gpu_hours(story.bill_gpu_hours), _lasted(story)),
     )
@@ -104,7 +104,7 @@ def action_summary(story: IncidentDetails, view: ViewTime) -> Safe:
     parts = [
         tagged("div", joined(html.badge(shown.lead, shown.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-action-lead"),
         tagged("div", shown.what, "ee-action-what"),
-        tagged("div", html.pointed(shown.why), "ee-action-why"),
+        tagged("div", html.linked(shown.why), "ee-action-why"),
     ]
     if line is not None and waits:
         parts.append(_terms(line, view))
@@ -140,7 +140,7 @@ def _stage(stage: IncidentStage, began: float) -> Safe:
     when = formatting.after(stage.time - began) if stage.time is not None else formatting.NOTHING
     sign = Safe(f'<span class="ee-track-sign" aria-hidden="true">{SIGNS[stage.state]}</span>')
     name = tagged("div", joined(sign, tagged("span", stage.name, "ee-track-name"), tagged("span", when, "ee-track-time")), "ee-track-head")
-    return tagged("li", joined(name, tagged("div", html.pointed(formatting.capital(stage.text)), "ee-track-text")), f"ee-stage-{stage.state}")
+    return tagged("li", joined(name, tagged("div", html.linked(formatting.capital(stage.text)), "ee-track-text")), f"ee-stage-{stage.state}")
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def rivals(each: Iterable[Rival]) -> Safe:
 
 def similar(lines: Iterable[IncidentRow], view: ViewTime) -> Safe:
     """Past incidents of the same cause."""
-    columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
+    columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Cost", number=True))
     rows = [(html.link(formatting.relative(line.opened, view.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="unknown"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
     return html.table(columns, rows, caption="similar incidents")
 
@@ -258,7 +258,7 @@ def predicted_actual_rows(predicted: Mapping[str, float], actual: Mapping[str, f
     """(what, predicted, actual), in the order of VALUE_NAMES; an upper bound is written beside its value. work: unit of the throughput.
 
     >>> list(predicted_actual_rows({"loss": 2.0, "loss_high": 2.2}, {"loss": 2.05, "bill_gpu_hours": 0.5}))
-    [('Loss', '2 (at most 2.2)', '2.05'), ('Bill', '–', '0.500\\u202fGPU-hours')]
+    [('Loss', '2 (at most 2.2)', '2.05'), ('Cost', '–', '0.500\\u202fGPU-hours')]
     """
     known = [*VALUE_NAMES, *sorted({*predicted, *actual} - set(VALUE_NAMES))]
     for name in known:

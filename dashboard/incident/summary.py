@@ -61,8 +61,8 @@ def culprits(incident: Incident) -> str:
     return formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), most=2, nothing="unknown")
 
 
-def sureness(incident: Incident) -> str:
-    """How sure we are of them."""
+def confidence(incident: Incident) -> str:
+    """Of the most certain culprit, in words."""
     if not incident.culprits:
         return "the evidence names no culprit"
     most = max(culprit.confidence for culprit in incident.culprits)

@@ -61,7 +61,7 @@ def tiles(lines: Sequence[ActionRow]) -> Sequence[Tile]:
         Tile("Actions", f"{len(lines):,}", f"{sum(line.own for line in lines):,} by the jobs themselves"),
         Tile("Helped", f"{len(judged) - failed} of {len(judged)}", f"{failed} failed" if failed else "none failed"),
         Tile("Downtime", formatting.duration(sum(down)), f"median {formatting.duration(sorted(down)[len(down) // 2])}" if down else ""),
-        Tile("Bill", formatting.gpu_hours(sum(bills(lines).values())), "of the faults that were acted on"),
+        Tile("Cost", formatting.gpu_hours(sum(bills(lines).values())), "of the faults that were acted on"),
         Tile("Predictions", formatting.percent(sorted(off)[len(off) // 2]) if off else formatting.NOTHING, "median error of downtime"),
     )
 
@@ -91,7 +91,7 @@ def table(lines: Sequence[ActionRow], reader: Viewer, now: float) -> Safe:
     """Newest first."""
     columns = (
         Column("When"), Column("Action"), Column("Result"), Column("Downtime", number=True, wide_only=True), Column("Throughput", number=True, wide_only=True),
-        Column("Bill", number=True, wide_only=True), Column("What came of it", grows=True),
+        Column("Cost", number=True, wide_only=True), Column("What came of it", grows=True),
     )  # fmt: skip
     more = html.tagged("div", f"and {len(lines) - MOST:,} older ones", "ee-second") if len(lines) > MOST else ""
     return html.joined(html.table(columns, (_row(line, reader, now) for line in lines[:MOST]), caption="Actions"), more)
@@ -105,7 +105,7 @@ def _row(line: ActionRow, reader: Viewer, now: float) -> Sequence[object]:
         _beside(formatting.duration(line.predicted.get(DOWNTIME)), formatting.duration(line.actual.get(DOWNTIME, line.transition_s))),
         _beside(formatting.number(line.predicted.get(THROUGHPUT), line.work), formatting.number(line.actual.get(THROUGHPUT), line.work)),
         formatting.gpu_hours(line.actual.get(BILL), "GPU-h"),
-        html.stacked(html.pointed(line.detail or formatting.NOTHING), line.targets),
+        html.stacked(html.linked(line.detail or formatting.NOTHING), line.targets),
     )
 
 
@@ -149,7 +149,7 @@ def _guards(known: Sources, reader: Viewer, span: str) -> None:
 
     since, now = viewer.window(known, span)
     lines = actions.guards(known, since=since)
-    head = html.section("Guards", "what each said about plans, and its last “no”")
+    head = html.section("Guards", "what each decided about plans, and its last refusal")
     if not lines:
         st.html(html.joined(head, html.empty("No guard was asked", f"No plan was made in the last {span} that reaches beyond its own job.")))
         return

@@ -115,7 +115,7 @@ class Heat:
 
 
 @dataclass(slots=True)
-class _Blamed:
+class _IncidentSubjects:
     """Nodes that open incidents are about: node → (how, why, incident)."""
 
     found: dict[str, tuple[Health, str, str]] = field(default_factory=dict)
@@ -186,10 +186,10 @@ def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str,
     return {node: (job, time) for node, job, time in zip(found["node"], found["job"], found["newest"].tolist(), strict=True)}
 
 
-def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobRecord]) -> _Blamed:
+def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobRecord]) -> _IncidentSubjects:
     accused = {culprit.entity.kind for record in kept for culprit in record.incident.culprits}
     gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.placements if place.gpu} if Kind.GPU in accused else {}
-    blamed = _Blamed()
+    blamed = _IncidentSubjects()
     for record in kept:
         incident = record.incident
         blamed.open[incident.job] += 1
@@ -203,7 +203,7 @@ def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobRecord]) -> _
     return blamed
 
 
-def _nodes(workers_per_node: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeRow]:
+def _nodes(workers_per_node: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _IncidentSubjects) -> Iterator[NodeRow]:
     out = {cordon.node: cordon for cordon in cordons}
     taking_part = {node: job for job, nodes in workers_per_node.items() for node in nodes}
     newest = max((time for _, time in heard.values()), default=float("nan"))
@@ -232,7 +232,7 @@ FROM committed GROUP BY job ORDER BY job
 
 
 def _jobs(
-    sources: Sources, facts: Mapping[str, JobRecord], workers_per_node: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
+    sources: Sources, facts: Mapping[str, JobRecord], workers_per_node: Mapping[str, Sequence[str]], blamed: _IncidentSubjects, heard: Mapping[str, tuple[str, float]], since: float, until: float
 ) -> Iterator[JobRow]:
     nodes = Counter(job for job, _ in heard.values())
     told = _stepped(sources, since, until)
@@ -261,7 +261,7 @@ def _stepped(sources: Sources, since: float, until: float) -> dict[str, dict[str
     return {job: {name: float(column[row]) for name, column in found.items()} for row, job in enumerate(jobs)}
 
 
-def _state(job: str, layout: Layout | None, blamed: _Blamed, numbers: Mapping[str, float], until: float) -> JobStatus:
+def _state(job: str, layout: Layout | None, blamed: _IncidentSubjects, numbers: Mapping[str, float], until: float) -> JobStatus:
     if layout is None:
         return "over"
     if job in blamed.healing:
@@ -284,7 +284,7 @@ def _heat(sources: Sources, metric: str, table: str, since: float, until: float,
     question = _HEAT.format(metric=quoted(metric), where="WHERE job = $job" if job else "")
     found = sources.ask(table, question, {"job": job} if job else {}, needs=(metric,), since=since, until=until)
     if found is None:
-        raise NoHistory(f"{table} has no number of this time. Choose another time: numbers are written every {sources.config.history.file_s:g} s.")
+        raise NoHistory(f"{table} has no metric of this time. Choose another time: metrics are written every {sources.config.history.file_s:g} s.")
     return _laid_out(found, metric, table)
 
 

@@ -15,7 +15,7 @@ _READ = 2048
 _Result = TypeVar("_Result", Finding, Incident)
 
 
-class _Open(NamedTuple):
+class _OpenRecord(NamedTuple):
     noun: Incident | Finding
     place: Position
 
@@ -28,7 +28,7 @@ class OpenRecordOffsets:
         self._partition = partition
         self._group = f"eagle-eye.open.{partition}"
         """Consumer group whose committed offset is that of the oldest open record of a topic."""
-        self._open: dict[str, dict[str, _Open]] = {INCIDENTS: {}, FINDINGS: {}}
+        self._open: dict[str, dict[str, _OpenRecord]] = {INCIDENTS: {}, FINDINGS: {}}
 
     def find(self) -> tuple[list[Incident], list[Finding]]:
         """Newest revision of each open incident and finding of this partition's jobs. Raises StreamUnavailable."""
@@ -37,7 +37,7 @@ class OpenRecordOffsets:
     def written(self, topic: str, noun: Incident | Finding, place: Position) -> None:
         """Call after a revision was appended at this position."""
         if noun.active:
-            self._open[topic][noun.id] = _Open(noun, place)
+            self._open[topic][noun.id] = _OpenRecord(noun, place)
         else:
             self._open[topic].pop(noun.id, None)
 
@@ -68,7 +68,7 @@ class OpenRecordOffsets:
                     if result.id not in newest or result.revision > newest[result.id][0].revision:
                         newest[result.id] = result, Position(each, message.offset)
         ours = [(result, place) for result, place in newest.values() if self._is_ours(result)]
-        self._open[topic] = {result.id: _Open(result, place) for result, place in ours}
+        self._open[topic] = {result.id: _OpenRecord(result, place) for result, place in ours}
         return [result for result, _ in ours]
 
     def _is_ours(self, result: Incident | Finding) -> bool:

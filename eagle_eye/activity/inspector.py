@@ -115,7 +115,7 @@ def inspect(
 
 
 @dataclass(slots=True)
-class _Case:
+class _WatchedProcess:
     pid: int
     recorder: str = ""
     activity: Activity | None = None
@@ -144,7 +144,7 @@ class ActivityInspector:
         self._clock = clock
         self._look = look
         self._lock = threading.Lock()
-        self._cases: dict[Hashable, _Case] = {}
+        self._cases: dict[Hashable, _WatchedProcess] = {}
         self._threads = threads
         self._closed = False
 
@@ -158,7 +158,7 @@ class ActivityInspector:
         with self._lock:
             self._cases = {key: case for key, case in self._cases.items() if pids.get(key) == case.pid}
             for key, pid in pids.items():
-                self._cases.setdefault(key, _Case(pid, recorders.get(key, "")))
+                self._cases.setdefault(key, _WatchedProcess(pid, recorders.get(key, "")))
             due = [] if self._closed else [case for case in self._cases.values() if not case.busy and now >= case.due]
         for case in due:
             self._begin(case)
@@ -188,13 +188,13 @@ class ActivityInspector:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, case: _Case) -> None:
+    def _begin(self, case: _WatchedProcess) -> None:
         case.busy = True
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="eagle-eye-inspector")
         self._threads.submit(self._inspect, case)
 
-    def _inspect(self, case: _Case) -> None:
+    def _inspect(self, case: _WatchedProcess) -> None:
         began = self._clock.monotonic()
         try:
             found = self._verdict(case)
@@ -211,7 +211,7 @@ class ActivityInspector:
             if found is not None and found.kind is ActivityKind.WORKING:
                 case.pause_s = min(AGAIN_LONGEST_S, case.pause_s * 2)
 
-    def _verdict(self, case: _Case) -> Activity | None:
+    def _verdict(self, case: _WatchedProcess) -> Activity | None:
         """Shortly, whether it still waits for its peers; at length if it does not."""
         if 0 < case.rounds <= ROUNDS:
             found = inspect(case.pid, self._patience_s, self._look_clock, self._look, case.timers, ROUND_LOOKS)

@@ -66,7 +66,7 @@ class Compactor:
             self._place.remove(file)
             total -= file.bytes
             removed += 1
-        self._place.sweep(now - UNFINISHED_S)
+        self._place.delete_unfinished(now - UNFINISHED_S)
         return removed
 
     def _newest(self, file: HistoryFile) -> float:
@@ -94,7 +94,7 @@ def merge(place: ObjectStore, files: Sequence[HistoryFile]) -> HistoryFile:
     path = place.new(f"p{merged.partition}-{merged.window}-{merged.schema}.parquet")
     try:
         schema = pa.unify_schemas([_schema_of(place, file) for file in files])
-        with _Sorted(path, schema) as sorted_rows:
+        with _SortedFile(path, schema) as sorted_rows:
             for file in files:
                 with place.filesystem.open(place.url(file), "rb") as opened:
                     source = pq.ParquetFile(opened)
@@ -116,7 +116,7 @@ def _schema_of(place: ObjectStore, file: HistoryFile) -> Any:
     return pa.schema([pa.field(each.name, each.type) for each in fields])
 
 
-class _Sorted:
+class _SortedFile:
     """A file whose rows are sorted as far as memory goes."""
 
     def __init__(self, path: Any, schema: Any) -> None:
@@ -126,7 +126,7 @@ class _Sorted:
         self._tables: list[Any] = []
         self._rows = 0
 
-    def __enter__(self) -> "_Sorted":
+    def __enter__(self) -> "_SortedFile":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

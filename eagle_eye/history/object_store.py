@@ -94,7 +94,7 @@ class ObjectStore:
                     if [date, hour] >= oldest[1:]:
                         yield from self._files(f"{name}/{date}/{hour}")
 
-    def sweep(self, older_than: float) -> None:
+    def delete_unfinished(self, older_than: float) -> None:
         """Take files away that were never finished, and folders that are empty."""
         if self.local:
             for path in (Path(self.root) / NEW).glob("*"):

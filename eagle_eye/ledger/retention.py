@@ -15,20 +15,20 @@ AT_ONCE = 500
 class Retention(Database):
     """Keeps the ledger from growing for ever. What is open, cordoned or unsent stays, however old."""
 
-    def sweep(self, before: float) -> int:
+    def delete_ended(self, before: float) -> int:
         """Remove what ended before that time; returns how many rows went."""
-        return self._sweep_incidents(before) + sum(self._until_done(*each) for each in _single_rows(before))
+        return self._delete_incidents(before) + sum(self._until_done(*each) for each in _single_rows(before))
 
-    def _sweep_incidents(self, before: float) -> int:
+    def _delete_incidents(self, before: float) -> int:
         gone = 0
         while True:
-            removed, more = self._sweep_some_incidents(before)
+            removed, more = self._delete_some_incidents(before)
             gone += removed
             if not more:
                 return gone
 
     @patient
-    def _sweep_some_incidents(self, before: float) -> tuple[int, bool]:
+    def _delete_some_incidents(self, before: float) -> tuple[int, bool]:
         """An incident goes together with everything that is kept about it."""
         kept = tables.incidents
         ended = (kept.c.state.not_in([str(state) for state in UNDER_WAY]), kept.c.changed < before)

@@ -36,7 +36,7 @@ class LedgerView(Protocol):
     def breakers(self, *, at: float | None = ..., limit: int = ...) -> Sequence[Breaker]: ...
 
 
-class _Once:
+class _SeenKeys:
     """True the first time that it is asked for a key; the oldest keys are forgotten."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class HealingMetrics:
         self._actions: Counter[tuple[str, str]] = Counter()
         self._verdicts: Counter[tuple[str, str]] = Counter()
         self._detection, self._transition = _Histogram(), _Histogram()
-        self._first_time = _Once()
+        self._first_time = _SeenKeys()
         self._newest_incident = self._newest_outcome = 0.0
         self._last_verdict = 0
 

@@ -49,12 +49,12 @@ def call(
     for each in addresses_of(address):
         try:
             return _asked(each, what, message_pb, timeout, credentials, token)
-        except _NobodyThere as error:
+        except _NoServer as error:
             silent = silent or str(error)
     raise ControlError(silent or f"there is no address to ask {what!r} at: name the server with --server")
 
 
-class _NobodyThere(ControlError):
+class _NoServer(ControlError):
     """Nobody answers at this address; a leader may be at another one."""
 
 
@@ -66,7 +66,7 @@ def _asked(address: str, what: str, message_pb: object, timeout: float, credenti
             answer = getattr(stub, what.title().replace("_", ""))(message_pb, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
             nobody = error.code() is grpc.StatusCode.UNAVAILABLE
-            raise (_NobodyThere if nobody else ControlError)(_why_not(address, what, credentials, error)) from None
+            raise (_NoServer if nobody else ControlError)(_why_not(address, what, credentials, error)) from None
     return wire.decode_response(answer).unwrap()
 
 

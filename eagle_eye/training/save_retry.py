@@ -36,7 +36,7 @@ class Unwritten(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _LeftOut:
+class _SkippedSave:
     """A checkpoint of which nothing was copied."""
 
     home: Path
@@ -94,7 +94,7 @@ class SaveRetry(Generic[Checkpoint]):
         """Tell that this checkpoint is not written, since an earlier one is still being written. Asks the storage nothing."""
         reason = "it does not answer, and an earlier checkpoint is still being written there"
         _log.error("no checkpoint of step %d in %s: %s; training goes on, and the next one that is due is saved once it answers", step, home, reason)
-        self._report(_LeftOut(home, step), StorageFailure(os.fspath(home), "", reason, UNKNOWN), 0, 0.0)
+        self._report(_SkippedSave(home, step), StorageFailure(os.fspath(home), "", reason, UNKNOWN), 0, 0.0)
 
     def save(self, checkpoint: Checkpoint) -> Path | None:
         """Within `turn`: write it, or None and try again in the background."""

@@ -18,7 +18,7 @@ LAG = "gpu_lag_s"
 NAMES = tuple(f"gpu_{phase}_s" for phase in messages.PHASES)
 
 
-class _Held(NamedTuple):
+class _EndedStep(NamedTuple):
     """A step that is over on the host."""
 
     step: int
@@ -34,7 +34,7 @@ class StepRecords:
         self._ring = ring
         self._fault = fault
         self._scalars = DeviceScalars()
-        self._held: deque[_Held] = deque()
+        self._held: deque[_EndedStep] = deque()
         self._search: GpuSearch | None = GpuSearch() if time_gpu else None
         self._gpu: GpuPhases | None = None
 
@@ -76,7 +76,7 @@ class StepRecords:
             self._ring.append(step, now_ns, values)
             return
         timed = None if gpu is None else self._guarded(gpu, lambda: gpu.end(now_ns, marks))
-        self._held.append(_Held(step, now_ns, values, timed))
+        self._held.append(_EndedStep(step, now_ns, values, timed))
         self.store_ready()
 
     def store_ready(self) -> None:
@@ -94,10 +94,10 @@ class StepRecords:
         while self._held:
             self._store(self._held.popleft())
 
-    def _ready(self, held: _Held) -> bool:
+    def _ready(self, held: _EndedStep) -> bool:
         return (held.gpu is None or held.gpu.over) and self._scalars.ready(held.step)
 
-    def _store(self, held: _Held) -> None:
+    def _store(self, held: _EndedStep) -> None:
         values = held.values | self._scalars.take(held.step)
         if held.gpu is not None and held.gpu.over and held.gpu.timed:
             times = {name: seconds for name, seconds in zip(NAMES, held.gpu.seconds, strict=True) if seconds}

@@ -44,7 +44,7 @@ class RequestLimits:
         try:
             async with self._place(self._health_places if health else self._places), asyncio.timeout(self._answer_s):
                 await self._app(scope, receive, sent)
-        except _Busy:
+        except _NoFreeSlot:
             await _refusal(503, "too many requests at once: try again in a moment", {"Retry-After": "5"})(scope, receive, send)
         except TimeoutError:
             if not started:
@@ -58,14 +58,14 @@ class RequestLimits:
             async with asyncio.timeout(self._wait_s):
                 await places.acquire()
         except TimeoutError:
-            raise _Busy from None
+            raise _NoFreeSlot from None
         try:
             yield
         finally:
             places.release()
 
 
-class _Busy(Exception):
+class _NoFreeSlot(Exception):
     """No place became free."""
 
 

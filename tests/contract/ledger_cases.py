@@ -232,12 +232,12 @@ def test_whose_a_job_is_outlives_the_job_until_retention(ledger: Ledger, reopene
     ledger.save_job(JOB, a_layout(5), "127.0.0.1:7001", "restart:3", 3)
     ledger.save_job_owner(JOB, JobOwner(nodes=("node-a",), tenant="tenant"), 100.0)
     ledger.save_job_owner(JOB, owner, 100.0)
-    ledger.sweep(1000.0)
+    ledger.delete_ended(1000.0)
     assert reopened.job_owners() == {JOB: owner}, "it is still under way"
     ledger.forget_job(JOB)
-    ledger.sweep(100.0)
+    ledger.delete_ended(100.0)
     assert reopened.job_owners() == {JOB: owner}
-    ledger.sweep(100.1)
+    ledger.delete_ended(100.1)
     assert reopened.job_owners() == {}
 
 
@@ -306,7 +306,7 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     for name, over in (("old", 100.0), ("open", None), ("storm-1", 100.0)):
         ledger.save_alert(AlertRecord(id=name, number=1, opened=90.0, changed=100.0, over=over, body="{}"), [], 100.0)
     ledger.set_alert_news("old", "nothing is done about it")
-    assert ledger.sweep(500.0) > 0
+    assert ledger.delete_ended(500.0) > 0
     assert [ledger.alert(name) is not None for name in ("old", "open", "storm-1")] == [False, True, False]
     assert {record.incident.id for record in ledger.incidents()} == {"open", "new"}
     assert {plan.id for plan in ledger.plans()} == {"plan-open", "plan-new"}
@@ -314,7 +314,7 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     assert [finding.id for finding in ledger.findings()] == ["lasting"]
     assert ledger.notices() == ()
     assert [notification.id for notification in ledger.due_notifications(1000.0)] == [waiting]
-    assert ledger.sweep(500.0) == 0
+    assert ledger.delete_ended(500.0) == 0
 
 
 # --- approval links ------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_an_approval_link_lasts_as_long_as_its_plan_and_is_swept_later(ledger: L
     token = ledger.create_approval_link(plan, 100.0)
     assert not ledger.use_approval_link(token, "ada", True, plan.expires)
     assert not ledger.use_approval_link("another", "ada", True, 100.0)
-    ledger.sweep(plan.expires + 1)
+    ledger.delete_ended(plan.expires + 1)
     assert ledger.approval_link(token) is None
 
 

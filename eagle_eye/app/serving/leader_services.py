@@ -65,12 +65,12 @@ class PeriodicService:
 def retention_service(ledger: Ledger, retention_s: float, clock: Clock) -> PeriodicService:
     """Deletes what ended longer than `retention_s` ago."""
 
-    def sweep() -> None:
-        deleted = ledger.sweep(clock.now() - retention_s)
+    def delete() -> None:
+        deleted = ledger.delete_ended(clock.now() - retention_s)
         if deleted:
             log.info("deleted %d rows of the ledger older than %g days", deleted, retention_s / 86_400)
 
-    return PeriodicService("retention of the ledger", sweep, RETENTION_EVERY_S, first_s=RETENTION_FIRST_S)
+    return PeriodicService("retention of the ledger", delete, RETENTION_EVERY_S, first_s=RETENTION_FIRST_S)
 
 
 def throughput_service(engine: Engine, ledger: Ledger) -> PeriodicService:

@@ -23,7 +23,7 @@ class TableLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TableOfCluster:
     """The cluster and its table, replaced together: a reader never sees one without the other."""
 
     cluster: TaskCluster
@@ -38,7 +38,7 @@ class StandbyTable:
 
     def __init__(self, cluster: TaskCluster, executor: Executor) -> None:
         self._executor = executor
-        self._known = _Known(cluster, None)
+        self._known = _TableOfCluster(cluster, None)
         self.change(cluster)
 
     @property
@@ -48,7 +48,7 @@ class StandbyTable:
 
     def change(self, cluster: TaskCluster) -> "Future[None]":
         """Replace the cluster (an allocation was carried out, T was measured again) and start to rebuild the table."""
-        self._known = _Known(cluster, None)
+        self._known = _TableOfCluster(cluster, None)
         return self._executor.submit(self._prepare, cluster)
 
     def answer(self, events: Sequence[NextEvent]) -> TableLookup:
@@ -69,4 +69,4 @@ class StandbyTable:
             raise
         known = self._known
         if known.cluster is cluster:
-            self._known = _Known(cluster, event_table)
+            self._known = _TableOfCluster(cluster, event_table)
