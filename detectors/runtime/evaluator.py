@@ -269,7 +269,7 @@ class Evaluator:
             evaluate(job, evaluation)
         except Exception as error:  # noqa: BLE001 -- boundary: what one job's records lead to must not end the detection on the others
             _log.exception("the records of %s cannot be evaluated", job.name)
-            self._notify("job.failing", f"the records of {job.name} cannot be evaluated, its detection begins anew: {words_of(error)}")
+            self._notify("evaluation.failing", f"the records of {job.name} cannot be evaluated, its detection begins anew: {words_of(error)}")
             self._drop(job, evaluation, "its records could not be evaluated, detection begins anew")
 
     def _drop(self, job: JobEvaluation, evaluation: Evaluation, why: str) -> None:
@@ -300,7 +300,7 @@ class Evaluator:
         for job in beyond:
             self._drop(job, evaluation, f"more than {UNDECLARED} jobs report that no launcher has declared")
         if beyond and not self._told_undeclared:
-            text = f"{len(undeclared)} jobs report of which no launcher has told: {UNDECLARED} of them are evaluated, {beyond[-1].name[:100]!r} and others are not"
+            text = f"{len(undeclared)} jobs report that no launcher has declared: {UNDECLARED} of them are evaluated, {beyond[-1].name[:100]!r} and others are not"
             self._notify("claim.refused", text)
         self._told_undeclared = bool(beyond)
 

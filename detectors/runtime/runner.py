@@ -323,7 +323,7 @@ class Runner:
                 snapshots.append(self._job_snapshots.of(frame))
             except Exception as error:  # noqa: BLE001 -- boundary: what one job's records lead to must not end the detection on the others
                 _log.exception("a frame of %s has no snapshot", frame.job)
-                self._notify("job.failing", f"a frame of {frame.job} has no snapshot: {type(error).__name__}: {error}")
+                self._notify("evaluation.failing", f"a frame of {frame.job} has no snapshot: {type(error).__name__}: {error}")
         self._job_snapshots.forget(self.evaluator.jobs.keys())
         return [snapshot for snapshot in snapshots if snapshot is not None]
 

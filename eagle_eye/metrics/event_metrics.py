@@ -46,7 +46,7 @@ class EventMetrics:
         for name in sorted(self._failures):
             failing.add_metric([name], now[name])
         yield from (events, failures, failing)
-        yield CounterMetricFamily("eagle_eye_node_dropped_records", "Records that agents and launchers had to drop.", value=self._dropped)
+        yield CounterMetricFamily("eagle_eye_node_dropped_records", "Events of agents that had to drop records, one or more each.", value=self._dropped)
 
     def _collector(self, event: Event) -> None:
         name = event.attributes.get("collector", OTHER)

@@ -52,3 +52,17 @@ NAMED = re.compile(r"`((?:eagle_eye|collectors|detectors|remediation|dashboard|b
 def test_files_that_documents_name_are_there():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     assert [(page.name, name) for page in pages for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()] == []
+
+
+SENDERS = re.compile(r"""(?:_notify|_tell|_notice|Notice|tell_refused)\((?:[\w.]+, )*(?:name=)?"([a-z]+\.[a-z_]+)\"""")
+EVENTS = ("session.opened", "session.lost")
+"""The leader's `_tell` writes an event of these."""
+
+
+def test_every_notice_is_explained():
+    sources = [path.read_text() for room in ("eagle_eye", "collectors", "detectors", "remediation") for path in (ROOT / room).rglob("*.py")]
+    sent = {name for text in sources for name in SENDERS.findall(text.replace("(\n", "(").replace("  ", ""))} - set(EVENTS)
+    table = (ROOT / "docs" / "findings.md").read_text().partition("\n## Notices\n")[2].partition("\n## ")[0]
+    explained = {name for row in table.splitlines() if row.startswith("| `") for name in re.findall(r"`([a-z]+\.[a-z_]+)`", row.split("|")[1])}
+    assert len(sent) > 20, "they were found"
+    assert sorted(sent - explained) == []

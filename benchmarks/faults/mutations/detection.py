@@ -29,7 +29,7 @@ SECOND = 20
 """Mutated records in a second of the stream; each second also has the job's own."""
 LIFE = 9_000
 """Records after which another owner takes the partition over, and reads again what is there."""
-CONTAINED = ("detector.failing", "detector.muted", "diagnosis.failing", "job.failing", "learning.failed")
+CONTAINED = ("detector.failing", "detector.muted", "diagnosis.failing", "evaluation.failing", "learning.failed")
 """Notices that say that a record has harmed more than itself."""
 
 

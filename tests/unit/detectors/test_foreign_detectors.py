@@ -65,7 +65,7 @@ def test_what_is_no_claim_mutes_the_detector_alone(world: World, act: Callable[[
     assert judged(world, Foreign(act)) == ["worker.exited"]
     assert world.notices.count("detector.failing") == 3
     assert world.notices.count("detector.muted") == 1
-    assert "job.failing" not in world.notices
+    assert "evaluation.failing" not in world.notices
 
 
 def test_a_detector_that_claims_for_ever_is_muted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_a_job_whose_records_cannot_be_evaluated_begins_anew_and_the_others_go_o
     before = len(world.frames)
     world.second(runner)
     assert {frame.job for frame in world.frames[before:]} == {JOB}
-    assert "job.failing" in world.notices
+    assert "evaluation.failing" in world.notices
     world.batch(20.0, job="t/other/r")
     world.second(runner)
     assert "t/other/r" in {frame.job for frame in world.frames[before:]}
