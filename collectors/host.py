@@ -67,7 +67,7 @@ class HostCollector:
     sysfs: Path = Path("/sys")
     """Where the kernel's sysfs is mounted."""
     chronyc: str = "chronyc"
-    """The command that asks chronyd for the offset of the clock, once a minute; without it the kernel tells what it knows."""
+    """The command that asks chronyd for the offset of the clock, once a minute; without it the offset comes from the kernel."""
     blocked_s: Seconds = 10.0
     """Seconds between two looks at which processes are blocked."""
     system: Any = None

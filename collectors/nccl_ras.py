@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SELDOM_S = 60.0
 """A suspicion that lasts is looked into less and less often, down to this."""
-FOREIGN = "its processes are no workers that are registered here, or it cannot be told of which job; give each job an NCCL_RAS_ADDR of its own"
+FOREIGN = "its processes are not registered as workers here, or their job is not clear; give each job its own NCCL_RAS_ADDR"
 MOST_TOLD = 16
 """Communicators of one look; where a rank hangs most of them stand."""
 
@@ -52,7 +52,7 @@ class NcclRasCollector:
     suspicion_s: Seconds = 10.0
     """A collective that takes so long is looked into ..."""
     again_s: Seconds = 5.0
-    """... and again so many seconds later: only what stays is told."""
+    """... and again so many seconds later: only what stays is reported."""
     json: bool = True
     """Ask for JSON where NCCL has it (2.28.7). A report of more than 8 MiB, as of 10,000 ranks, is asked for in text from then on."""
     node: str = ""

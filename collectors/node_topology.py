@@ -40,10 +40,10 @@ LLDP = "lldp"
 
 @dataclass
 class NodeTopologyCollector:
-    """`node.place` and `node.devices` events: where this node is, its GPUs and ports, told to each job once and when they change."""
+    """`node.place` and `node.devices` events: where this node is, its GPUs and ports, once for each job and when they change."""
 
     look_s: Seconds = 30.0
-    """Seconds between two looks at files and ports. A new job is told at once."""
+    """Seconds between two looks at files and ports. A new job gets them at once."""
     slurm: tuple[str, ...] = FOLDERS
     """Folders that may hold slurm.conf, and beside it topology.yaml or topology.conf; [] leaves Slurm out."""
     labels_files: tuple[str, ...] = FILES
@@ -55,7 +55,7 @@ class NodeTopologyCollector:
     zone_labels: tuple[str, ...] = ZONE_LABELS
     """Labels that may hold the zone."""
     lldp: bool = True
-    """Ask lldpd, where it runs, at which switches the ports hang."""
+    """Ask lldpd, where it runs, which switches the ports are connected to."""
     node: str = ""
     """Name of this node; set by the agent."""
     run_dir: Path = Path("/run/eagle-eye")

@@ -73,11 +73,11 @@ class SchedulerCollector:
     answer_s: Annotated[float, msgspec.Meta(gt=0, le=4)] = 2.0
     """Seconds within which the API server has to answer a question."""
     notice_s: Delay = 300.0
-    """The time limit of a job of Slurm is told so long before it."""
+    """The time limit of a job of Slurm is reported so long before it."""
     conditions: tuple[str, ...] = FAULT_CONDITIONS
     """Conditions of the node that are faults when they are True; * stands for anything."""
     taints: tuple[str, ...] = FAULT_TAINTS
-    """Taints of the node that tell of a fault."""
+    """Taints of the node that mean a fault."""
     node: str = ""
     """Name of this node; set by the agent."""
     run_dir: Path = Path("/run/eagle-eye")

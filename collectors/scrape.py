@@ -73,7 +73,7 @@ class ScrapeCollector:
     """Metrics of GPUs, nodes, links, mounts and workers from exporters of this node; `scrape.left_out` events. Reads nothing unless endpoints are named."""
 
     endpoints: Endpoints = ()
-    """Addresses of pages on this node, such as "http://127.0.0.1:9400/metrics". Where two tell the same, the first counts."""
+    """Addresses of pages on this node, such as "http://127.0.0.1:9400/metrics". Where two have the same series, the first counts."""
     metrics: tuple[ExporterMetric, ...] = ()
     """Rows of your own, [[collectors.scrape.metrics]], in the form of site/exporter_metrics.toml; they stand for all rows of this release about the same series."""
     page_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0

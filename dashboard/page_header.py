@@ -27,7 +27,7 @@ def _chosen(known: Sources, usual: str) -> str | None:
     import streamlit as st
 
     if known.recorded is None:
-        st.toggle("Live", value=True, key=viewer.LIVE, help=f"Off: nothing changes while you look; enlarging a part of a figure switches it off, a double click on again. On: every {viewer.EVERY_S:g} s, figures whenever new numbers were written.")
+        st.toggle("Live", value=True, key=viewer.LIVE, help=f"Off: nothing changes while you look; enlarging a part of a figure switches it off, a double click on again. On: every {viewer.EVERY_S:g} s, figures whenever new metrics were written.")
     chosen: str | None = st.segmented_control("How far back", list(viewer.SPANS), default=usual, required=True, key="since", bind="query-params", label_visibility="collapsed")
     return chosen
 

@@ -27,7 +27,7 @@ class CollectorHealth:
                 yield from self._back(event)
 
     def _failed(self, event: Event) -> Iterator[Claim]:
-        collector, reason = event.attributes.get("collector", "?"), event.attributes.get("reason", "no reason told")
+        collector, reason = event.attributes.get("collector", "?"), event.attributes.get("reason", "no reason given")
         proof = Evidence(text=f"collector {collector} on {event.entity.name} fails: {reason}", event=event.id)
         self._failing.setdefault(event.entity, {})[collector] = proof
         yield from self._claims.report(self._claim(event.entity, event.time))

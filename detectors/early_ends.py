@@ -50,7 +50,7 @@ class EarlyEnds:
     apart_s: Delay = 10.0
     """Where no step is known, a peer that breaks later than so many seconds after the end did not need who had ended."""
     early_s: Delay = 1.0
-    """By the clocks of two nodes a peer may seem to break so long before the end that it breaks of."""
+    """Two clocks differ: a peer may seem to break by so many seconds before the end that broke it."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _epochs: dict[int, _EpochRecord] = field(default_factory=dict, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)

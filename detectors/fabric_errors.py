@@ -30,7 +30,7 @@ GBIT_BYTES = 1e9 / 8
 
 @dataclass
 class FabricErrors:
-    """Claims link.down and link.degraded as the agents tell it, and link.errors of a link that counts errors all the time."""
+    """Claims link.down and link.degraded as the agents report them, and link.errors of a link that counts errors all the time."""
 
     errors_per_s: Ratio = 1.0
     """More errors a second than this in `sustained` readings in a row. The best cables show some in an hour: InfiniBand allows one wrong bit in 10¹²."""
@@ -38,8 +38,8 @@ class FabricErrors:
     """Readings; the agent counts every 5 s."""
     quiet_s: Seconds = 60.0
     """Errors are over after so many seconds without."""
-    forgotten_s: Seconds = 3600.0
-    """A link of which nothing is read any more is let go of after so many seconds."""
+    stale_s: Seconds = 3600.0
+    """The claim about a link is withdrawn when nothing was read of the link for so many seconds."""
     _above: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """Link → readings in a row with too many errors."""
     _last: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -71,7 +71,7 @@ class FabricErrors:
 
     def _up(self, event: Event) -> Iterator[Claim]:
         for kind in (DOWN, DEGRADED):
-            yield from self._claims.withdraw(event.entity, kind, event.time, "the agent tells that it is up again")
+            yield from self._claims.withdraw(event.entity, kind, event.time, "the agent reports that it is up again")
 
     def _compare(self, frame: Frame) -> Iterator[Claim]:
         """Ports that were slow before anybody looked, beside those of other nodes."""
@@ -137,7 +137,7 @@ class FabricErrors:
         if claim.kind == ERRORS:
             last = self._last.get(claim.entity.name, claim.since)
             return f"no errors for {self.quiet_s:.0f} s" if now - last > self.quiet_s else ""
-        if now - claim.since > self.forgotten_s and index < 0:
+        if now - claim.since > self.stale_s and index < 0:
             return "nothing is read of it any more"
         if now - claim.since <= SETTLED_S or index < 0:
             return ""

@@ -141,7 +141,7 @@ class IsolationForest:
         self._above = {node: count for node, count in self._above.items() if node not in calm}
         for entity, kind in list(self._claims.open):
             if entity.name in calm:
-                yield from self._claims.withdraw(entity, kind, frame.time, "its numbers are ordinary again")
+                yield from self._claims.withdraw(entity, kind, frame.time, "its metrics are normal again")
 
     def _use(self, baseline: Baseline) -> None:
         if baseline.digest == self._digest:
@@ -205,7 +205,7 @@ def _arrays(forest: Forest) -> _Trees:
     if forest.depth > DEEPEST or not 0 <= trees.path.min() <= trees.path.max() <= 2 * DEEPEST or not 1 / DEEPEST <= forest.expected <= DEEPEST:
         raise ValueError("its trees are deeper than any that are grown")
     if not all((np.abs(values) < LARGEST).all() for values in (trees.threshold, forest.median, forest.spread)):
-        raise ValueError("its numbers are none of a metric")
+        raise ValueError("its values are not those of a metric")
     return trees
 
 

@@ -302,7 +302,7 @@ class Liveness:
             return Evidence(text=f"epoch {layout.epoch} of the job began without it: {layout.reason}")
         still = frame.time - self._moved
         if still >= self.stall_s and not self._waits:
-            text = f"the job stands still for {still:.1f} s"
+            text = f"the job has made no progress for {still:.1f} s"
             return Evidence(text=text, metric="still_s", value=still, threshold=self.stall_s)
         return None
 

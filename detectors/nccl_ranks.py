@@ -22,9 +22,9 @@ class NcclRanks:
     """Claims nccl.outlier_ranks of the job while ranks of a communicator stand out. Beside a stall it is evidence; it accuses nobody."""
 
     score: Share = 0.5
-    """How sure: RAS tells where ranks stand, not why."""
+    """Score of the claim: RAS knows where ranks stand, not why."""
     withdraw_after_s: Seconds = 3600.0
-    """Withdrawn so many seconds after RAS's last word, where nobody tells that it is over."""
+    """Withdrawn so many seconds after RAS's last word, where no agent reports that it is over."""
     _over: int = field(default=-1, init=False, repr=False)
     """The newest epoch that is over."""
     _told: dict[str, tuple[Event, Evidence]] = field(default_factory=dict, init=False, repr=False)

@@ -23,7 +23,7 @@ class SiteAlerts:
     """
 
     score: Share = 0.5
-    """How sure: the site's rules are not ours."""
+    """Score of the claim: the site's rules are not ours."""
     withdraw_after_s: Seconds = 86_400.0
     """An alert that was never resolved is withdrawn so many seconds after it began."""
     _firing: dict[Entity, dict[str, tuple[float, Evidence]]] = field(default_factory=dict, init=False, repr=False)

@@ -34,7 +34,7 @@ MOUNTS_KEPT = 8192
 
 
 @dataclass
-class _Usual:
+class _UsualTime:
     """One of TIMES over all mounts, in the columns of the frame."""
 
     seconds: Floats = field(default_factory=lambda: np.empty(0, np.float32))
@@ -62,20 +62,20 @@ class _Usual:
 
 @dataclass
 class StorageHealth:
-    """Claims storage.hung and storage.read_only as the agents tell it, and storage.slow by the times of their probes.
+    """Claims storage.hung and storage.read_only as the agents report them, and storage.slow by the times of their probes.
 
     A disk that was always slow, one that is full, and a mount that was read-only when it was first seen are none of these.
     """
 
     times: Ratio = 20.0
-    """Slow: so many times what the mount is used to."""
+    """Slow: so many times the usual time of the mount."""
     least_s: Seconds = 1.0
     """And more than so many seconds."""
     sustained: Count = 3
     """In so many measurements in a row."""
-    forgotten_s: Seconds = 600.0
-    """A mount of which nothing is read any more is let go of after so many seconds."""
-    _usual: dict[str, _Usual] = field(default_factory=lambda: {name: _Usual() for name in TIMES}, init=False, repr=False)
+    stale_s: Seconds = 600.0
+    """The claim about a mount is withdrawn when nothing was read of the mount for so many seconds."""
+    _usual: dict[str, _UsualTime] = field(default_factory=lambda: {name: _UsualTime() for name in TIMES}, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -134,7 +134,7 @@ class StorageHealth:
     def _over(self, now: float, claim: Claim, index: int, read: Mapping[str, Floats]) -> str:
         """Why a claim is over; '' while it is not."""
         if index < 0:
-            return "nothing is read of it any more" if now - claim.since > self.forgotten_s else ""
+            return "nothing is read of it any more" if now - claim.since > self.stale_s else ""
         if claim.kind == SLOW:
             return "" if any(usual.slow[index] >= 1 for usual in self._usual.values()) else "it answers as fast as it is used to"
         if now - claim.since <= SETTLED_S or _value(read, STATE_OF[claim.kind], index) != 0.0:

@@ -79,11 +79,11 @@ class Straggler:
     seconds: Seconds = 3.0
     """... or so long, whichever is more."""
     crowd_s: Delay = 15.0
-    """Who is slow where others have the processors is accused only if it stays so for so long."""
+    """A worker whose processors are taken by others is accused only if it stays slow for so many seconds."""
     peers: Count = 3
     """Fewer workers in a stage cannot be compared."""
     recovered: Share = 0.3
-    """Slow in no more than this share of the window: withdrawn."""
+    """The claim is withdrawn when the worker is slow in no more than this share of the window."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
     """Newest epoch that is over: its last steps arrive late and are ignored."""

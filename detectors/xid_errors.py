@@ -96,7 +96,7 @@ class XidErrors:
         )
 
     def _lost(self, event: Event) -> Iterator[Claim]:
-        reason = event.attributes.get("reason", "no reason told")
+        reason = event.attributes.get("reason", "no reason given")
         proof = Evidence(text=f"{_words(event)} is gone: {reason}", event=event.id)
         claim = Claim(entity=event.entity, kind="gpu.lost", score=1.0, since=event.time, evidence=(proof,))
         yield from self._claims.report(claim, revise=False)

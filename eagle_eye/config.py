@@ -91,7 +91,7 @@ class KafkaConfig(Section, frozen=True, kw_only=True):
     password_file: str = ""
     """File with the SASL password; else the variable EAGLE_EYE_KAFKA_PASSWORD."""
     insecure: bool = False
-    """Use `plaintext` with brokers on other machines. On a trusted network only: whoever is on it can read and write the records."""
+    """Use `plaintext` with brokers on other machines. On a trusted network only: everyone on it can read and write the records."""
     timeout_s: Seconds = 10.0
     """Seconds for a broker to acknowledge a record; after that the stream counts as unavailable and records are spooled."""
 
@@ -186,9 +186,9 @@ class AgentConfig(Section, frozen=True, kw_only=True):
     idle: bool = False
     """True: write batches also while the node has no job, so that an idle node is watched."""
     cpu_percent: Percent = 10.0
-    """Of one processor that the agent may use, over ten seconds; beyond it the costliest collectors run less often, which is told. What finds hangs and deaths is never slowed."""
+    """CPU that the agent may use, in percent of one core over ten seconds; beyond it the costliest collectors run less often, and an event reports it. What finds hangs and deaths is never slowed."""
     memory_mb: Megabytes = 500.0
-    """Memory of the agent beyond which it is told that it grows."""
+    """Memory in MB that the agent may use; an event reports it when it uses more."""
 
 
 class StallConfig(Section, frozen=True, kw_only=True):
@@ -237,7 +237,7 @@ class NodesConfig(Section, frozen=True, kw_only=True):
     hosts: str
     """Their names as a hostlist, such as "node[001-128,130]"; * and ? stand for anything, as in "rack-1-*"."""
     switch: Name = ""
-    """The switch at which they hang; a guard counts the nodes that are evicted at one switch."""
+    """The switch that they are connected to; a guard counts the nodes that are evicted at one switch."""
     rack: Name = ""
     """The rack that they stand in."""
     zone: Name = ""

@@ -113,7 +113,7 @@ XIDS = {
         Xid(152, "DLA SMMU error", _NOTHING, Severity.INFO),
         Xid(153, "DLA timed out", _NOTHING, Severity.INFO),
         Xid(154, "recovery action changed", _UNQUALIFIED, Severity.INFO),
-        Xid(155, "NVLink error told by software", _RESET, Severity.SEV1),
+        Xid(155, "NVLink error reported by software", _RESET, Severity.SEV1),
         Xid(156, "resource retired", "reset the GPU when its job has ended", Severity.INFO),
         Xid(157, "resource could not be retired", _NOTHING, Severity.INFO),
         Xid(158, "GPU fatal timeout", _RESET, Severity.SEV1),

@@ -88,7 +88,7 @@ def _greeted(address: RasAddress, clock: Clock, greeting_s: float) -> "_RasConne
         connected = socket.create_connection(address, greeting_s)
     except OSError as error:
         if error.errno in NOBODY:
-            raise NobodyListens(f"nobody listens at {address}") from None
+            raise NobodyListens(f"nothing listens at {address}") from None
         raise RasError(f"it cannot be reached: {error.strerror or error}") from None
     greeted = _RasConnection(connected, clock, deadline)
     try:

@@ -89,7 +89,7 @@ class ClockWatch:
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        self._chronyc = PolledProgram((self.program, "-c", "tracking"), "the clock is told by the kernel alone", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
+        self._chronyc = PolledProgram((self.program, "-c", "tracking"), "the offset of the clock comes from the kernel alone", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
         self._known = NOT_KNOWN
 
     def look(self) -> ClockOffset:

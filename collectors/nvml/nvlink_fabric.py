@@ -82,7 +82,7 @@ def _judged(info: Any) -> FabricLook:
     complaint = "; ".join(_complaints(info.healthMask))
     summary = getattr(info, "healthSummary", 0)
     if summary in (UNHEALTHY, LIMITED) or complaint:
-        return FabricLook(COMPLETED, 0.0, complaint or ("limited capacity" if summary == LIMITED else "no reason told"))
+        return FabricLook(COMPLETED, 0.0, complaint or ("limited capacity" if summary == LIMITED else "no reason given"))
     return FabricLook(COMPLETED, 1.0 if summary == HEALTHY or info.healthMask else math.nan)
 
 

@@ -47,10 +47,10 @@ def tiles(status: ServerStatus, now: float) -> Sequence[Tile]:
     return (
         _leader(status, now),
         Tile("Lag", formatting.duration(max(lags)) if lags else formatting.NOTHING, "behind the stream, at most" if lags else "not known", "alarm" if late else "quiet"),
-        Tile("Newest number", formatting.relative(status.newest, now), "in the history"),
+        Tile("Newest sample", formatting.relative(status.newest, now), "in the history"),
         Tile("Blind spots", len(status.collectors), "collectors that fail", "warning" if status.collectors else "quiet"),
         Tile("Clocks off", len(status.clocks), "nodes, by more than 3 s", "warning" if status.clocks else "quiet"),
-        Tile("Lost", formatting.number(lost) if status.figures else formatting.NOTHING, "records and numbers" if status.figures else "not known", "warning" if lost else "quiet"),
+        Tile("Lost", formatting.number(lost) if status.figures else formatting.NOTHING, "records and metrics" if status.figures else "not known", "warning" if lost else "quiet"),
     )
 
 

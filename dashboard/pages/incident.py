@@ -91,7 +91,7 @@ def _plots(known: Sources, who: Viewer, story: IncidentDetails) -> None:
 
     plots = queries.plots(known, story)
     if not plots:
-        st.html(html.tagged("p", "The history has no numbers of these minutes.", "ee-second"))
+        st.html(html.tagged("p", "The history has no metrics of these minutes.", "ee-second"))
         return
     for first in range(0, len(plots), 2):
         for column, plot in zip(st.columns(2, gap="medium"), plots[first : first + 2], strict=False):

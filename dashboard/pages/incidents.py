@@ -18,7 +18,7 @@ LIMIT = 200
 SHOWN = {"Not over": True, "All": False}
 COLUMNS = (
     Column("State"), Column("Incident", grows=True), Column("Job", wide_only=True),
-    Column("Began", number=True), Column("Lasted", number=True, wide_only=True), Column("Bill", number=True, wide_only=True),
+    Column("Began", number=True), Column("Lasted", number=True, wide_only=True), Column("Cost", number=True, wide_only=True),
 )  # fmt: skip
 
 

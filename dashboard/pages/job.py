@@ -118,7 +118,7 @@ def _timeline(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
     since, until = viewer.written_window(known, span)
     timeline = job.timeline(known, chosen, since=since, until=until)
     if timeline.empty:
-        st.html(html.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
+        st.html(html.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script marks them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
         return
     begins = max(since, float(timeline.times[0]))
     figure = viewer.drawn("timeline", (chosen, span), lambda: job_timeline(timeline, reader.palette, reader.zone, since=begins, until=until))
@@ -192,7 +192,7 @@ def _map(known: Sources, reader: Viewer, chosen: str, span: str, metric: str) ->
     since, until = viewer.written_window(known, span)
     heat = job.workers(known, chosen, since=since, until=until, metric=metric)
     if not heat.workers:
-        st.html(html.empty("No worker has told this number", "Choose another one, or a longer time."))
+        st.html(html.empty("No worker has reported this metric", "Choose another one, or a longer time."))
         return
     st.html(straggler(_lately(known, chosen, metric, heat, until)))
     figure = viewer.drawn("workers", (chosen, span, metric), lambda: worker_map(heat, reader.palette, reader.zone))

@@ -26,7 +26,7 @@ class Dump:
     flight_recorder: bool = True
     """Also ask for the rings of collectives."""
     collectives: Count = 16
-    """Newest collectives kept of each worker: where a job hangs, the last ones tell."""
+    """Newest collectives kept of each worker: where a job hangs, the last ones show it."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError, PermanentError or Stale."""

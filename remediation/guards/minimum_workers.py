@@ -12,9 +12,9 @@ class MinimumWorkers:
     """Refuses a plan that would leave a job less than it needs (`--nnodes min:max`) or than is allowed here."""
 
     nodes: CountOrNone = 1
-    """Fewest nodes, whatever a job says of itself."""
+    """Fewest nodes, whatever a job declares."""
     share: Share = 0.5
-    """Of the workers that a job has now: at least so many are left."""
+    """Share of the workers that a job has now which must be left."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
         for target in plan.targets:

@@ -28,7 +28,7 @@ class EngineSettings:
     reattempt_s: Seconds = 2.0
     """A worker that was continued must move by then."""
     throughput_share: Share = 0.9
-    """Of the throughput that is expected of the job's workers."""
+    """Share of the throughput expected of the job's workers that must be reached."""
     relapse_s: Seconds = 60.0
     """The same fault within this time after an action means that the action did not help."""
     attempts: dict[str, CountOrNone] = field(default_factory=lambda: {"reattempt": 3, "restart_worker": 1, "roll_back": 2})
@@ -48,7 +48,7 @@ class EngineSettings:
     rank_swap: bool = True
     """Before a node is evicted for what was inferred, two nodes exchange their ranks, to see what the fault follows. false: without that proof."""
     confidence: Share = 0.5
-    """A culprit of less is not isolated."""
+    """Confidence below which a culprit is not isolated."""
     horizon_s: LongSeconds = 3600.0
     """Running time that a slow-down is weighed against."""
     restart_success_share: Share = 0.5

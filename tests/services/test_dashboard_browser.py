@@ -151,4 +151,4 @@ def test_eagle_eye_tells_of_itself_who_leads_what_it_cannot_see_and_how_far_the_
     found = sources.ask("gpu/gpu", "SELECT max(epoch(time)) AS newest FROM {rows}", since=now - 600.0, until=now)
     sources.close()
     assert found is not None
-    shows(tile_of(page, "Newest number"), formatting.relative(float(found["newest"][0]), now))
+    shows(tile_of(page, "Newest sample"), formatting.relative(float(found["newest"][0]), now))

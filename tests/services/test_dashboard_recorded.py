@@ -121,7 +121,7 @@ def test_eagle_eye_itself(go: Go, demo: Config, demo_ledger: Ledger, ended: floa
     lease = demo_ledger.holder_of("leader")
     assert lease is not None
     shows(tile_of(page, "Leader"), f"process {lease.holder.pid} on {lease.holder.host}, term {lease.term}, until {formatting.relative(lease.until, ended)}")
-    shows(tile_of(page, "Newest number"), formatting.relative(newest(demo, "max(epoch(time))", "node/host"), ended))
+    shows(tile_of(page, "Newest sample"), formatting.relative(newest(demo, "max(epoch(time))", "node/host"), ended))
     failing = [finding for finding in demo_ledger.findings(active_only=True) if finding.kind == "collector.failing"]
     shows(tile_of(page, "Blind spots"), f"Blind spots {len(failing)}")
     assert demo_ledger.notices()

@@ -171,13 +171,13 @@ def test_twin_a_report_of_processes_that_are_not_registered_is_nobodys(node: Nod
     node.register("r1", first_pid=500)
     node.lagging(2)
     assert node.runs(15.0, waited_s=20.0) == []
-    assert "no workers that are registered here" in node.collector.unavailable
+    assert "not registered as workers here" in node.collector.unavailable
 
 
 def test_twin_where_nobody_listens_nothing_fails(node: Node) -> None:
     node.ras.close()
     assert node.runs(60.0, waited_s=20.0) == []
-    assert node.collector.unavailable.startswith(f"nobody listens at 127.0.0.1:{node.ras.port}; NCCL 2.24")
+    assert node.collector.unavailable.startswith(f"nothing listens at 127.0.0.1:{node.ras.port}; NCCL 2.24")
 
 
 def test_fault_what_is_no_ras_fails_until_it_is_one(node: Node) -> None:

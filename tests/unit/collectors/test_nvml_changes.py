@@ -169,7 +169,7 @@ FINE = 0b10 | 0b10 << 2 | 0b10 << 4 | 0b10 << 6 | 1 << 8
     [
         ({"healthMask": DEGRADED}, "degraded bandwidth"),
         ({"healthMask": ROUTE_UNHEALTHY | NO_PARTITION}, "a route is unhealthy; incorrect configuration: no partition"),
-        ({"healthSummary": 2}, "no reason told"),
+        ({"healthSummary": 2}, "no reason given"),
         ({"healthSummary": 3}, "limited capacity"),
         ({"status": 999}, "setting it up failed with NVML error 999"),
     ],

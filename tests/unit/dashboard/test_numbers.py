@@ -164,7 +164,7 @@ def test_what_is_not_there_yet_is_said_with_what_to_do(watch: Watch, ledger: Led
     with pytest.raises(NoHistory, match=r"history.enabled = true"):
         cluster.metrics(watch(0, enabled=False))
     recorded.run(30).write()
-    with pytest.raises(NoHistory, match="no number of this time"):
+    with pytest.raises(NoHistory, match="no metric of this time"):
         cluster.heat(watch(30), metric="power_watts", table="gpu/gpu", at=T0 + 5000)
     with pytest.raises(NoHistory, match="no metric 'nonsense'"):
         cluster.heat(watch(30), metric="nonsense", table="gpu/gpu", at=T0 + 10)

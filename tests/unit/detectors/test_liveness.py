@@ -81,7 +81,7 @@ def test_the_job_standing_still_is_a_third_witness_too() -> None:
     frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=(LOST,))]
     claims = claims_of(Liveness(), told(frames, BEGAN + 5.1, *sessions(LOST, BEGAN + 5.1, "agent", "launcher")))
     assert kinds(claims) == [("node.lost", LOST, True)]
-    assert "stands still" in claims[0].evidence[-1].text
+    assert "has made no progress" in claims[0].evidence[-1].text
 
 
 def test_twin_a_job_that_backs_off_bears_no_witness_by_standing_still() -> None:
