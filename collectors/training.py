@@ -196,9 +196,10 @@ class TrainingCollector:
 
     def _stopped_to_its_end(self, watched: WatchedWorker, wall: float) -> Event:
         """Its job was restarted for another fault before the stop was a proof."""
-        stopped = watched.progress.stopped_s
+        stopped, now = watched.progress.stopped_s, watched.now
         message = f"was stopped by a signal for {stopped:.1f} s when it was ended"
-        return self._event("stall", watched, wall, message, state=STOPPED, age_s=f"{stopped:.3f}", activity="stopped", ended="1")
+        marks = now.marks if now else ""  # where it stood: an agent that was started again has seen a part of the time
+        return self._event("stall", watched, wall, message, marks=marks, state=STOPPED, age_s=f"{stopped:.3f}", activity="stopped", ended="1")
 
     def _event(self, name: str, watched: WatchedWorker, wall: float, message: str, **attributes: object) -> Event:
         worker, now = watched.worker, watched.now

@@ -13,7 +13,7 @@ import pytest
 from collectors.training import TrainingCollector
 from collectors.worker.stall_limits import ProgressSample, StallLimits, WorkerProgress
 from eagle_eye.clock import FakeClock
-from eagle_eye.training.ring_buffer import RUNNING
+from eagle_eye.training.ring_buffer import MARKS, RUNNING
 from eagle_eye.types import Event
 from fakes.collector_readings import events_of, reading_of, watch
 from fakes.process_looks import ALL_REDUCE, TRAIN, VALIDATE, FakeProcesses, look
@@ -316,7 +316,7 @@ def test_a_worker_that_was_stopped_when_its_job_was_restarted_for_another_fault_
     child.wait()
     (told,) = events_of(watch(collector, clock, 1.0))
     assert (told.name, told.entity.name, told.attributes["state"], told.attributes["ended"]) == ("stall", "r1/n1/0", "T", "1")
-    assert told.attributes["step"] == "6"
+    assert (told.attributes["step"], told.attributes["marks"]) == ("6", str(trainer.ring.now[MARKS])), "where it stood"
 
 
 def test_twin_a_worker_that_is_stopped_and_continued_again_and_again_ends_like_any_other(

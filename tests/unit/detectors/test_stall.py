@@ -81,10 +81,11 @@ def test_a_stop_that_several_looks_report_is_told_once(found: bool) -> None:
     assert kinds(claims) == [("worker.stopped", "run/node-0/0", True), ("worker.stopped", "run/node-0/0", False)]
 
 
+@pytest.mark.parametrize("ended", [{}, {"ended": "1"}], ids=["it lives", "it was ended"])
 @pytest.mark.parametrize(("marks", "times"), [("120", 1), ("121", 2)], ids=["of a new agent, which has just begun to count", "twin that went on, and was stopped again"])
-def test_a_stop_that_is_reported_again_seconds_later_is_told_once(marks: str, times: int) -> None:
+def test_a_stop_that_is_reported_again_seconds_later_is_told_once(marks: str, times: int, ended: dict[str, str]) -> None:
     stop = event("stall", worker("node-0", 1), NOW, epoch=1, step=12, state="T", age_s="0.7", marks="120")
-    later = event("stall", worker("node-0", 1), NOW + 4.0, epoch=1, step=12, state="T", age_s="0.7", marks=marks)
+    later = event("stall", worker("node-0", 1), NOW + 4.0, epoch=1, step=12, state="T", age_s="0.7", marks=marks, **ended)
     assert told_late((BEGUN,), (stop,), (later,)) == [("worker.stopped", "run/node-0/1", active) for active in (True, False) * times]
 
 
