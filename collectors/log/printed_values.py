@@ -18,7 +18,7 @@ NAMES = (
 """Metrics of a worker, in the order of a row. Beside what lines say: `printed_bad_losses`, in how many lines in succession the loss was no
 number, and `printed_bad_grad_norms`, the same for the gradient norm while the loss was one. Megatron-LM leaves out a loss of NaN, and
 Transformers prints 0.0 for it: beside a gradient norm that is no number both count as such a loss."""
-MOST_LINES = 40
+MOST_LINES = 12
 MOST_BYTES = 1 << 15
 """Lines, and bytes of them, that are read of one piece of output, which has up to a megabyte; the newest ones. Pieces come twice a second."""
 BLOCK = 1 << 16
