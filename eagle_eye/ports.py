@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from collections import deque
 from pathlib import Path
 
 from eagle_eye.errors import ConfigError
@@ -11,6 +12,8 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 10_000
 """Below are ports that services are registered for."""
 _TRIES = 100
+_given: deque[int] = deque(maxlen=8)
+"""To this process, last: it listens on none of them yet, and a configuration would have one port twice."""
 HIGHEST_PORT = 65_535
 RANGE_VARIABLE = "EAGLE_EYE_PORTS"
 """Of the environment: FIRST-LAST, from which free ports are taken. For a firewall, and where many are started at one time: two may choose the same
@@ -32,20 +35,21 @@ def address_problem(address: str, example: str = "127.0.0.1:7467") -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now.
+    """A port that nobody listens on now, and, while there are others, none of the last ones that were returned.
 
     It is outside the range from which the kernel takes ports for connections and for `:0`: from there it would be given to
     another process in the time until ours listens on it (ip_local_port_range, ip(7)); EAGLE_EYE_PORTS names another one. Raises OSError for a host that is
     not ours, ConfigError for a range that is none.
     """
     ports = _named_range() or range(_FIRST, _first_ephemeral())
-    for _ in range(_TRIES if ports else 0):
-        port = secrets.choice(ports)
+    drawn = [secrets.choice(ports) for _ in range(_TRIES if ports else 0)]
+    for port in sorted(drawn, key=_given.__contains__):
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
+            _given.append(port)
             return port
     with socket.socket() as probe:  # a machine whose whole range is the kernel's
         probe.bind((host, 0))

@@ -28,6 +28,12 @@ def test_free_ports_are_of_the_range_that_the_environment_names(monkeypatch: pyt
     assert {ports.free_port() for _ in range(100)} <= set(range(41_000, 41_008))
 
 
+def test_who_asks_for_two_ports_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ports.RANGE_VARIABLE, "41010-41029")
+    for _ in range(50):
+        assert len({ports.free_port() for _ in range(4)}) == 4
+
+
 @pytest.mark.parametrize("text", ["41000", "41007-41000", "0-10", "1-70000", "a-b", "1-" + "9" * 5000])
 def test_a_range_that_is_none_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(ports.RANGE_VARIABLE, text)
