@@ -40,6 +40,8 @@ class LauncherSession:
         """The newest epoch whose fence was answered: nothing of an older epoch is started any more."""
         self.soft_epoch = -1
         """The newest epoch whose soft fence waits for a step boundary."""
+        self._asked_softly = False
+        """It came, perhaps once more, and was not answered since."""
         self._changed = threading.Condition(self.lock)
         self._writing = threading.Lock()
         self._connection = connection
@@ -135,8 +137,9 @@ class LauncherSession:
     def answer_soft_fence(self, held_state: HeldState) -> None:
         """Answer a soft fence, if there is one. Called between two steps; the caller then waits for the assignment."""
         with self._changed:
-            if self.soft_epoch <= self.fenced_epoch:
+            if not self._asked_softly or self.soft_epoch < self.fenced_epoch:
                 return
+            self._asked_softly = False
             epoch = self.fenced_epoch = self.soft_epoch
         self._answer(epoch, held_state)
 
@@ -237,13 +240,16 @@ class LauncherSession:
         self._answer(epoch, held)
 
     def _note_soft(self, epoch: int) -> None:
+        """It comes again where the launcher's session to the coordinator has broken: the first answer may not have arrived there."""
         with self._changed:
-            self.soft_epoch = max(self.soft_epoch, epoch)
+            if self._assignment is not None and epoch <= self._assignment.epoch:
+                return  # that epoch has begun
+            self.soft_epoch, self._asked_softly = max(self.soft_epoch, epoch), True
         self._answer_soft()
 
     def _answer_soft(self) -> None:
         with self._changed:
-            if self._awaited is None or self._newest(self._awaited) or self.soft_epoch <= self.fenced_epoch:
+            if self._awaited is None or self._newest(self._awaited) or not self._asked_softly:
                 return
             held = self.held_state()
         self.answer_soft_fence(held)

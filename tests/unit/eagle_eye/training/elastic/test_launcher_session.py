@@ -204,6 +204,23 @@ def test_a_soft_fence_that_follows_on_an_assignment_is_for_the_step_after(launch
     assert launcher.wait_for("held_state", "a", epoch=2)["step"] == 8
 
 
+def test_a_soft_fence_that_comes_again_is_answered_again(launcher: FakeLauncher, connect: Any) -> None:
+    """A launcher whose session to the coordinator broke is asked once more: the first answer never arrived there."""
+    session = connect()
+    launcher.fence(1, "a", soft=True)
+    waiting = Background(lambda: session.next_assignment(0))
+    first = launcher.wait_for("held_state", "a", epoch=1)
+    session.held_state = lambda: HeldState(step=7, phase="idle", fresh=False)
+    launcher.fence(1, "a", soft=True)
+    launcher.wait_for("held_state", "a", epoch=1, phase="idle")
+    orders = even_plan(1, {"a": first}, {"a": launcher.wait_for("join", "a")})
+    launcher.assign(orders)
+    assert waiting.result() == orders["a"]
+    launcher.fence(1, "a", soft=True)
+    session.ask_store(1, PATIENCE_S, op="count", keys=["1/"], values=[])
+    assert len(launcher.received("held_state", epoch=1)) == 2, "the epoch has begun: what it holds is another step"
+
+
 def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.form(1, "a")
