@@ -11,6 +11,7 @@ import msgspec
 from eagle_eye.activity.hang_verdict import Activity, ActivityKind
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
+from eagle_eye.writable_text import words_of
 
 from .death_watch import process_stat
 from .stall_detector import WorkerSample, patience
@@ -67,12 +68,19 @@ class WorkerExpiry:
         while not proved:
             await asyncio.sleep(POLL_S)
             proved = self._clock.monotonic() - began > max(seconds, patience(self._seen(worker), self._stall))
-        dump = await dump_workers([worker])
-        file = self._logs / f"{worker.place.local_rank}-excluded-{worker.epoch}.json"
-        await asyncio.to_thread(file.write_bytes, msgspec.json.encode(dump))
-        log.warning("worker %s does not %s: its stack is in %s, and it is killed", worker.name, does_not, file)
+        log.warning("worker %s does not %s: %s, and it is killed", worker.name, does_not, await self._keep_stack(worker))
         self._waiting.pop(worker.name, None)
         self._end(worker)
+
+    async def _keep_stack(self, worker: Worker) -> str:
+        """Where it is, or why it is not: a full disk, logs that were tidied up or a process that cannot be started must not leave the slot empty for good."""
+        file = self._logs / f"{worker.place.local_rank}-excluded-{worker.epoch}.json"
+        try:
+            dump = await dump_workers([worker])
+            await asyncio.to_thread(file.write_bytes, msgspec.json.encode(dump))
+        except Exception as error:  # noqa: BLE001 -- whatever stands in the way of the evidence
+            return f"its stack cannot be kept in {file} ({words_of(error)})"
+        return f"its stack is in {file}"
 
     def _seen(self, worker: Worker) -> WorkerSample:
         """It was told that it is left out and has not moved since: if it still waits for its peers, it does so for ever."""
