@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import messages, optimizer_steps, probe, script_runner
+from . import messages, optimizer_steps, probe, script_runner, worker_output
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -198,8 +198,7 @@ class Zygote:
     def _spawn(self, body: Callable[[], int]) -> int:
         """Fork; the child runs `body` and dies with the exit code (or, negative, the signal) that it returns."""
         zygote = os.getpid()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        _flush()
         pid = os.fork()
         if pid:
             return pid
@@ -266,6 +265,13 @@ class Zygote:
                 os.waitpid(-1, 0)
                 for pid in _descendants():  # orphans that have just become ours
                     _signal(pid, signal.SIGKILL, False)
+
+
+def _flush() -> None:
+    """Before a fork. What a module has printed at its import stays in the buffer where the launcher's output takes nothing: that must keep nobody from being born."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a full disk, a reader that is gone; closed; none at all
+            stream.flush()
 
 
 def _signal(pid: int, number: int, group: bool) -> None:
@@ -336,10 +342,7 @@ def _redirect(log: str | None) -> None:
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)
-    for stream in (sys.stdout, sys.stderr):  # the last lines before a SIGKILL are evidence: leave none in a buffer
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(line_buffering=True)
+    worker_output.open_streams()
 
 
 def _log_file(log: Path) -> int:

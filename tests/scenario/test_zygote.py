@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -199,6 +200,45 @@ def test_a_log_that_cannot_be_written_costs_what_is_said_and_no_worker(launcher:
     assert run_with(launcher.home / "in-the-way" / "0.log") == 0
     (launcher.home / "folder.log").mkdir()
     assert run_with(launcher.home / "folder.log") == 0
+
+
+SAYS_MORE_THAN_THERE_IS_ROOM = """
+import resource, sys
+print("before", flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+for _ in range(8):
+    print("lost" * 20)
+    print("lost" * 20, file=sys.stderr, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print("after")
+"""
+
+
+def test_a_log_that_is_full_for_a_while_ends_no_training(launcher: Any) -> None:
+    """It was an error of whoever printed, again after each restart."""
+    assert launcher.python(SAYS_MORE_THAN_THERE_IS_ROOM) == 0
+    said = launcher.words()
+    assert said.startswith("before\nlost")
+    assert said.endswith("bytes that this worker said here are lost: File too large\nafter\n")
+    launcher.tell("fork", slot="0", argv=[sys.executable, "-c", "print('said'); print('said')"], cwd=str(launcher.home), log="/dev/full", env=dict(os.environ))
+    assert launcher.hear("exited", pid=int(launcher.hear("forked", slot="0")["pid"]))["status"] == 0
+
+
+@pytest.mark.parametrize("output", ["/dev/full", ""], ids=["full", "closed"])
+def test_an_output_of_the_launcher_that_takes_nothing_keeps_no_worker_from_being_born(home: Path, output: str) -> None:
+    """What a module prints at its import stays in the buffer."""
+    (home / "greets.py").write_text("import sys\nprint('hello')\nprint('hello', file=sys.stderr) if sys.stderr else None")
+    ours, theirs = socket.socketpair()
+    to = f">{output} 2>{output}" if output else ">&- 2>&-"
+    command = shlex.join(zygote.command(sys.executable, theirs.fileno()))
+    process = subprocess.Popen(f"exec {command} {to}", shell=True, pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": str(home), "PYTHONUNBUFFERED": ""})
+    theirs.close()
+    with ours, ours.makefile("r") as answers:
+        for words in (messages.encode("import", modules=["greets"]), messages.encode("fork", slot="0", argv=["true"], cwd=str(home), log=str(home / "0.log"), env={})):
+            ours.sendall(words)
+        for kind in ("ready", "forked", "exited"):
+            assert messages.decode(answers.readline())["kind"] == kind
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_what_a_dead_worker_started_ends_with_it(launcher: Any) -> None:
