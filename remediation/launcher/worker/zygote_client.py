@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import resource
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
@@ -100,18 +101,12 @@ class ZygoteLink:
         self, slot: str, argv: tuple[str, ...], environment: Mapping[str, str], cwd: str, log_file: str, python: bool
     ) -> int:
         """Start a worker; returns its pid. Raises LaunchError."""
-        async with self._one:
-            await self.ready()
-            answer = await self._ask(
-                slot, "fork", slot=slot, argv=list(argv), env=dict(environment), cwd=cwd, log=log_file, python=python
-            )
+        answer = await self._born(slot, "fork", slot=slot, argv=list(argv), env=dict(environment), cwd=cwd, log=log_file, python=python)
         return int(answer["pid"])
 
     async def store(self, host: str) -> tuple[StoreAddress, int]:
         """Start a new store; returns it and the pid of its process. Raises LaunchError."""
-        async with self._one:
-            await self.ready()
-            answer = await self._ask("store", "store", host=host)
+        answer = await self._born("store", "store", host=host)
         return StoreAddress(host=host, port=int(answer["port"])), int(answer["pid"])
 
     def kill(self, pid: int, number: int, *, group: bool = True) -> None:
@@ -139,11 +134,26 @@ class ZygoteLink:
             process.kill()
             process.wait()
 
-    async def _ask(self, key: str, kind: str, **fields: Any) -> Mapping[str, Any]:
-        future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._awaited[key] = future
-        self._send(kind, **fields)
-        return await future
+    async def _born(self, key: str, kind: str, **fields: Any) -> Mapping[str, Any]:
+        """What the zygote has started. Where nobody waits for that any more, the launcher follows another coordinator: it is ended, for nobody would know of it."""
+        asking = asyncio.create_task(self._ask(key, kind, fields))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(self._end_unwanted)
+            raise
+
+    async def _ask(self, key: str, kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        async with self._one:
+            await self.ready()
+            future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+            self._awaited[key] = future
+            self._send(kind, **fields)
+            return await future
+
+    def _end_unwanted(self, asking: "asyncio.Task[Mapping[str, Any]]") -> None:
+        if not asking.cancelled() and asking.exception() is None:
+            self.kill(int(asking.result()["pid"]), signal.SIGKILL)
 
     def _send(self, kind: str, **fields: Any) -> None:
         if self._writer is not None and not self._writer.is_closing():
@@ -153,10 +163,16 @@ class ZygoteLink:
         reason = "it closed its end"
         try:
             while line := await reader.readline():
-                self._take(messages.decode(line))
+                self._hear(messages.decode(line))
         except (OSError, ValueError, EagleEyeError) as error:
             reason = str(error)
         self._lost(reason)
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._take(message)
+        except Exception:  # boundary: one end that cannot be dealt with is no loss of the zygote, with which all its workers would be ended
+            log.exception("what the zygote has told could not be dealt with: %s", message)
 
     def _take(self, message: Mapping[str, Any]) -> None:
         kind = message["kind"]
