@@ -130,7 +130,7 @@ class OurJob:
         mark = f"EAGLE_EYE_RUN={self.run}\0".encode()
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                dead = (directory / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                dead = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
                 if mark in (directory / "environ").read_bytes() and not dead:
                     found.append(int(directory.name))
         return found

@@ -269,7 +269,7 @@ def leftovers(folder: Path) -> list[str]:
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (directory / "cmdline").read_bytes()
-            dead = (directory / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            dead = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
             if int(directory.name) != os.getpid() and not dead and mark in words + (directory / "environ").read_bytes():
                 found.append(f"{directory.name} {words.replace(bytes(1), b' ').decode(errors='replace')[:120]}")
     return found

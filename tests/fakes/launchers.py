@@ -92,8 +92,8 @@ def living(run: str) -> list[int]:
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
-            if f"EAGLE_EYE_RUN={run}\0".encode() in (directory / "environ").read_bytes() and state != "Z":
+            state = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if f"EAGLE_EYE_RUN={run}\0".encode() in (directory / "environ").read_bytes() and state != b"Z":
                 found.append(int(directory.name))
     return found
 

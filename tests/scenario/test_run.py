@@ -57,7 +57,7 @@ class Command:
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if f"{MARK}={self.mark}\0".encode() in (directory / "environ").read_bytes():
-                    found.append((directory / "cmdline").read_text().replace("\0", " "))
+                    found.append((directory / "cmdline").read_text(errors="replace").replace("\0", " "))
         return found
 
     def left_behind(self) -> list[Path | str]:

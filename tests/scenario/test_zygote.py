@@ -175,11 +175,11 @@ def test_a_command_that_is_not_python_is_executed(launcher: Any) -> None:
 
 
 def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Any) -> None:
-    pids = {slot: launcher.fork("sleep", "60", slot=slot) for slot in ("a", "b", "c")}
+    pids = {slot: launcher.fork("sleep", "infinity", slot=slot) for slot in ("a", "b", "c")}
     before = time.monotonic()
     launcher.tell("kill", pid=pids["b"], signal=int(signal.SIGTERM))
     told = launcher.hear("exited")
-    assert told["slot"] == "b"
+    assert told["slot"] == "b", told
     assert before <= told["ended_s"] <= time.monotonic(), "when, for a launcher that reads it later"
     assert not gone(pids["a"])
     launcher.tell("kill", pid=os.getpid(), signal=int(signal.SIGKILL))  # not its child: we live on

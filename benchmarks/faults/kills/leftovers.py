@@ -25,7 +25,7 @@ def _processes(folder: Path) -> list[str]:
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (directory / "cmdline").read_bytes()
-            dead = (directory / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            dead = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
             if int(directory.name) != os.getpid() and not dead and mark in words + (directory / "environ").read_bytes():
                 found.append(f"{directory.name} {words.replace(bytes(1), b' ').decode(errors='replace')[:160]}")
     return found
