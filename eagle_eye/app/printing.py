@@ -146,7 +146,20 @@ def _widths(columns: Sequence[TableColumn], texts: Sequence[Sequence[str]], widt
         if not narrower:
             break
         widths[max(narrower, key=lambda place: (columns[place].prose, widths[place]))] -= 1
+    _make_room_for_words(columns, cells, widths)
     return widths
+
+
+def _make_room_for_words(columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], widths: list[int]) -> None:
+    """A column of prose whose longest word (a key to be typed) has no room takes it from one with room to spare: `widths` is changed."""
+    words = {place: max((cell_len(word) for text in cells[place] for word in text.split()), default=0) for place in range(len(columns)) if columns[place].prose}
+    while True:
+        short = [place for place in words if widths[place] < words[place]]
+        spare = [place for place in words if widths[place] > max(words[place], SHORTEST, cell_len(columns[place].title))]
+        if not (short and spare):
+            return
+        widths[min(short, key=lambda place: words[place] - widths[place])] += 1
+        widths[max(spare, key=lambda place: widths[place])] -= 1
 
 
 def _needed(columns: Sequence[TableColumn], texts: Sequence[Sequence[str]]) -> int:

@@ -105,6 +105,16 @@ def test_prose_wraps_between_words_and_long_names_lose_their_middle():
     assert "…" in lines[1]
 
 
+def test_a_key_to_be_typed_stays_whole_where_another_column_can_spare_the_room():
+    columns = (TableColumn("collector"), TableColumn("found", prose=True), TableColumn("remedy", prose=True))
+    row = ("nccl_inspector", "no folder is named, and none was looked for", "name one: [collectors.nccl_inspector] folders = [...]")
+    lines = [str(line) for line in table_lines(columns, [row], 70)]
+    assert max(map(len, lines)) <= 70
+    assert any("[collectors.nccl_inspector]" in line for line in lines)
+    full = (row[0], "found /opt/cluster/environments/production/bin/py-spy", row[2])
+    assert "…" in "".join(str(line) for line in table_lines(columns, [full], 70)), "there is no room to spare"
+
+
 def test_a_short_name_stays_whole():
     assert shortened("node-a", 16) == "node-a"
     assert len(shortened("x" * 40, 16)) == 16
