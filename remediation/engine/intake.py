@@ -102,7 +102,7 @@ class Intake:
         try:
             if not self._followers:
                 self._begin()
-            read = {topic: self._read(topic) for topic in TOPICS}
+            read = self._read_all()
         except StreamError as error:
             self._told_away(str(error))
             return False
@@ -178,15 +178,25 @@ class Intake:
             if ends_term(error):
                 raise
 
-    def _read(self, topic: str) -> list[Message]:
-        messages: list[Message] = []
-        for partition, follower in enumerate(self._followers[topic]):
-            found = follower.read(READ_LIMIT)
-            if found is None:
-                _log.warning("%s/%d has begun anew: reading on at its beginning", topic, partition)
-                found = follower.read(READ_LIMIT) or []
-            messages += found
-        return messages
+    def _read_all(self) -> dict[str, list[Message]]:
+        """What follows in each topic. Raises StreamError: what one partition gave before another did not answer is read again, or it would be passed over."""
+        read: dict[str, list[Message]] = {topic: [] for topic in TOPICS}
+        begun: list[tuple[Tailer, int]] = []
+        try:
+            for topic in TOPICS:
+                for partition, follower in enumerate(self._followers[topic]):
+                    begun.append((follower, follower.offset))
+                    found = follower.read(READ_LIMIT)
+                    if found is None:
+                        _log.warning("%s/%d has begun anew: reading on at its beginning", topic, partition)
+                        begun.append((follower, follower.offset))
+                        found = follower.read(READ_LIMIT) or []
+                    read[topic] += found
+        except StreamError:
+            for follower, offset in dict(begun).items():
+                follower.rewind(offset)
+            raise
+        return read
 
     def _hand_over(self, read: dict[str, list[Message]]) -> None:
         findings = list(self._decoded(read[FINDINGS], _FINDING))

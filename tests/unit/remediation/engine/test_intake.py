@@ -7,7 +7,7 @@ import pytest
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.dead_letters import dead_letters
-from eagle_eye.errors import LedgerUnavailable
+from eagle_eye.errors import LedgerUnavailable, StreamUnavailable
 from eagle_eye.ledger import Ledger
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
@@ -161,6 +161,48 @@ def test_a_stream_that_is_away_is_waited_for(harness):
     assert harness.read() == []
     harness.stream.away = False
     assert harness.read() == ["incident-1 1"]
+
+
+def away_in(harness, monkeypatch, *, topic: str, partition: int):
+    """One partition does not answer, as that of a broker that is down; the others do."""
+    read = harness.stream.read
+
+    def answered(*asked):
+        if asked[:2] == (topic, partition):
+            raise StreamUnavailable("its broker is down")
+        return read(*asked)
+
+    monkeypatch.setattr(harness.stream, "read", answered)
+
+
+@pytest.mark.parametrize("topic", [INCIDENTS, FINDINGS])
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_partition_that_is_away_loses_nothing_of_the_others(harness, monkeypatch, topic, partition):
+    harness.read()
+    for number in range(4):
+        harness.incident(id=f"i{number}", job=f"t/n/{number}")
+        harness.snapshot(1, job=f"t/n/{number}")
+    away_in(harness, monkeypatch, topic=topic, partition=partition)
+    for _ in range(3):
+        assert harness.read() == []
+    monkeypatch.undo()
+    heard = harness.read()
+    assert sorted(heard) == [*(f"i{number} 1" for number in range(4)), *["snapshot 1 1"] * 4]
+    assert heard.index("snapshot 1 1") == 4, "the incidents first"
+    assert harness.next_leader() == ["recalled 1 1"] * 4
+
+
+def test_a_stream_that_begins_anew_while_a_partition_is_away_is_read_from_its_beginning(harness, monkeypatch):
+    for number in range(1, 6):
+        harness.snapshot(number)
+    harness.read()
+    harness.log.topics.clear()
+    harness.log.committed.clear()
+    harness.snapshot(1, generation=2)
+    away_in(harness, monkeypatch, topic=FINDINGS, partition=1)
+    assert harness.read() == []
+    monkeypatch.undo()
+    assert harness.read() == ["snapshot 2 1"]
 
 
 def test_a_stream_that_begins_anew_is_read_from_its_beginning(harness):
