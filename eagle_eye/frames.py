@@ -15,6 +15,7 @@ import numpy as np
 
 from .deduplication import Writers
 from .errors import WireError
+from .event_attributes import epoch_of, is_outdated
 from .frame_columns import Columns, Rows
 from .layout_facts import LayoutFacts
 from .node_clocks import NodeClocks
@@ -105,6 +106,8 @@ class Counts:
     """Batches that waited for a schema in vain, or whose schema does not fit."""
     unbelieved: int = 0
     """Layouts, events and steps of an epoch that is too far beyond those that the job's launchers have declared."""
+    outdated: int = 0
+    """Events that tell how the job was in an epoch that is over."""
     impossible: int = 0
     """Steps with a number, an epoch or a time that cannot be; baselines of the future."""
 
@@ -228,7 +231,9 @@ class FrameBuilder:
         if isinstance(record, SealedBatch):
             self._feed_batch(record)
         elif isinstance(record, Event):
-            if self._believes(_epoch_of(record)):
+            if is_outdated(record, self._epoch):
+                self.counts.outdated += 1
+            elif self._believes(epoch_of(record)):
                 self._feed_event(record)
         elif isinstance(record, Layout):
             if self._believes(record.epoch):
@@ -487,11 +492,3 @@ def _replaces(batch: SealedBatch, before: SealedBatch) -> bool:
     header, old = batch.header, before.header
     same = batch.shape is before.shape and header.incarnation == old.incarnation and header.number > old.number
     return same and not any(old.rows)
-
-
-def _epoch_of(event: Event) -> int:
-    """The epoch that an event names; -1 if it names none."""
-    try:
-        return int(event.attributes.get("epoch", "-1"))
-    except ValueError:
-        return -1

@@ -85,8 +85,8 @@ class JobEvaluation:
         self.awake_ticks = 0
         """So many ticks are evaluated each, although it is idle."""
         self._phase_s = zlib.crc32(name.encode()) % IDLE_TICK_S
-        self.told_unbelieved = self.told_impossible = False
-        """It was said that some of its records name epochs that cannot be; or steps."""
+        self.told_unbelieved = self.told_impossible = self.told_outdated = False
+        """It was said that some of its records name epochs that cannot be; or steps; or tell of epochs that are over."""
         self.told_ahead: set[str] = set()
         """Nodes whose clocks were said to be ahead, and are."""
 
@@ -318,6 +318,9 @@ class Evaluator:
         if job.builder.counts.impossible and not job.told_impossible:
             job.told_impossible = True
             self._notify("claim.refused", f"steps of {job.name} are not believed: their number, epoch or time cannot be")
+        if job.builder.counts.outdated and not job.told_outdated:
+            job.told_outdated = True
+            self._notify("claim.refused", f"a coordinator of {job.name} reports how the job was in an epoch that is over (ended, its budget spent, its restart delayed): the job has gone on without it")
         count = job.builder.counts.unbelieved
         if count and not job.told_unbelieved:
             job.told_unbelieved = True

@@ -260,6 +260,21 @@ def test_jobs_that_nobody_has_declared_do_not_keep_the_others_waiting(monkeypatc
     assert [line.partition(":")[0] for line in told] == ["claim.refused"]
 
 
+def test_the_end_of_an_epoch_that_is_over_withdraws_nothing_and_is_told_once() -> None:
+    """A launcher that was cut off is stopped, and says that the job has finished: the others have gone on without it."""
+    made, told = evaluator_over(Exited())
+    for epoch in (3, 4):
+        made.take(Layout(job=JOB, epoch=epoch, time=1.0, coordinator="n", launchers={}, placements=()))
+    made.take(event_of(JOB, 1, Entity(kind=Kind.WORKER, name="r/n/1")))
+    tick_of(made, 1)
+    for number in (2, 3):
+        made.take(msgspec.structs.replace(event_of(JOB, number, Entity(kind=Kind.JOB, name=JOB)), name="job.finished", attributes={"epoch": "3"}))
+        evaluation = made.take(Mark(mark="tick", generation=1, number=number, time=100.0 + number))
+        assert evaluation is not None
+        assert not evaluation.frames[0].events
+    assert [line.partition(":")[0] for line in told] == ["claim.refused"]
+
+
 def event_of(job: str, number: int, entity: Entity = NODE) -> Event:
     return Event(name="exit", job=job, entity=entity, time=1.0, node="n", incarnation="b", number=number)
 

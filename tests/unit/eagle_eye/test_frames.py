@@ -313,6 +313,35 @@ def test_an_epoch_that_nobody_has_declared_ends_nothing() -> None:
     assert job.builder.counts.unbelieved == 42
 
 
+OF_THE_JOB = ("job.finished", "job.failed", "budget.exhausted", "restart.delayed")
+
+
+def said(name: str, epoch: str, number: int = 1) -> Event:
+    return msgspec.structs.replace(event(number), name=name, entity=Entity(kind=Kind.JOB, name=JOB), attributes={"epoch": epoch} if epoch else {})
+
+
+@pytest.mark.parametrize("name", OF_THE_JOB)
+def test_a_coordinator_that_was_left_behind_does_not_say_how_its_job_is(name: str) -> None:
+    """It was cut off and is stopped, or its spool comes late: the job of the others would be over, and nothing of it would be judged or healed."""
+    job = Job()
+    job.builder.feed(layout("r/a/0", "r/b/0", epoch=3))
+    job.builder.feed(layout("r/b/0", epoch=4))
+    job.builder.feed(said(name, "3"))
+    assert job.cut().events == ()
+    assert job.builder.counts.outdated == 1
+
+
+@pytest.mark.parametrize("name", OF_THE_JOB)
+@pytest.mark.parametrize("epoch", ["4", "5", "", "none"])
+def test_twin_who_knows_the_newest_epoch_or_names_none_is_believed(name: str, epoch: str) -> None:
+    job = Job()
+    job.builder.feed(said(name, "3"))
+    job.builder.feed(layout("r/b/0", epoch=4))
+    job.builder.feed(said(name, epoch, number=2))
+    assert [each.number for each in job.cut().events] == [1, 2], "one that was read before the newer epoch was true then"
+    assert job.builder.counts.outdated == 0
+
+
 def test_twin_a_step_of_an_epoch_whose_layout_comes_later_counts() -> None:
     job = Job()
     job.builder.feed(layout("r/a/0", epoch=7))
