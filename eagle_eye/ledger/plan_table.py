@@ -70,6 +70,14 @@ class PlanTable(Database):
         return self._plans(select(plans.c.body).where(plans.c.id.in_(begun)).order_by(plans.c.made, plans.c.id))
 
     @patient
+    def begun(self) -> tuple[tuple[Plan, Outcome], ...]:
+        """Plans whose outcome is still `intended`, oldest first, however many came after them: the next leader goes on with each."""
+        columns = select(plans.c.body, outcomes.c.body).join_from(outcomes, plans, plans.c.id == outcomes.c.plan)
+        with self._reading() as connection:
+            rows = connection.execute(columns.where(outcomes.c.state == "intended").order_by(outcomes.c.time)).all()
+            return tuple((msgspec.json.decode(plan, type=Plan), msgspec.json.decode(outcome, type=Outcome)) for plan, outcome in rows)
+
+    @patient
     def save_outcome(self, outcome: Outcome) -> None:
         """Keep what became of a plan; a later outcome replaces the earlier one."""
         values = {"incident": outcome.incident, "state": outcome.state, "time": outcome.time, "body": to_json(outcome)}

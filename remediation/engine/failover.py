@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
-from eagle_eye.ledger import Ledger
+from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ledger.incident_states import UNDER_WAY
 from eagle_eye.types import Incident, Outcome, Plan, Progress
 from remediation.live.live_planner import RETURN_WORKERS, LivePlanner
 from remediation.policy.engine_settings import EngineSettings
@@ -19,8 +20,9 @@ from .pending_verifications import PendingVerifications
 from .tracked_incident import TrackedIncident
 
 RECENT_S = 3600.0
-"""Attempts of so long ago count; what was begun is ended however old it is."""
+"""Attempts of so long ago count."""
 LIMIT = 1000
+"""Of what has ended, and of open incidents in which nothing is under way; what was begun is ended however much came after it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,18 +41,19 @@ class Failover:
     def run(self) -> None:
         """Call once, before anything else happens to the engine. Raises LedgerError."""
         now = self.clock.now()
-        outcomes, plans = self.ledger.outcomes(limit=LIMIT), {plan.id: plan for plan in self.ledger.plans(limit=LIMIT)}
+        begun = self.ledger.begun()
+        plans = {plan.id: plan for plan in (*reversed(self.ledger.plans(limit=LIMIT)), *(plan for plan, _ in begun))}
+        outcomes = {outcome.plan: outcome for outcome in (*self.ledger.outcomes(limit=LIMIT), *(outcome for _, outcome in begun))}
         incidents = {record.incident.id: record.incident for record in self.ledger.incidents(limit=LIMIT)}
-        recent = [outcome for outcome in outcomes if outcome.time >= now - RECENT_S]
+        recent = [outcome for outcome in outcomes.values() if outcome.time >= now - RECENT_S]
         self.state.history.recall(plans.values(), recent, incidents)
         for breaker in self.ledger.breakers():
             if breaker.until is not None:
                 self.state.history.forgive(breaker.job, breaker.action, breaker.until)
         self._recall_measurements()
         self._recall_jobs()
-        begun = [(plans[outcome.plan], outcome) for outcome in outcomes if outcome.state == "intended" and outcome.plan in plans]
         self._resume_background([(plan, outcome) for plan, outcome in begun if in_background(plan)])
-        self._recall_shares(plans.values(), {outcome.plan: outcome for outcome in outcomes}, incidents)
+        self._recall_shares(plans.values(), outcomes, incidents)
         self._resume_incidents([plan for plan, _ in begun if not in_background(plan)], now)
 
     # --- beside the incidents ------------------------------------------------------------------------------------
@@ -101,7 +104,7 @@ class Failover:
             if plan.incident in under_way:
                 self._end(under_way[plan.incident], f"followed by {plan.action}")
             under_way[plan.incident] = plan
-        for record in self.ledger.incidents(open_only=True, limit=LIMIT):
+        for record in self._open_incidents(under_way):
             tracked = TrackedIncident(
                 incident=record.incident,
                 state=record.state,
@@ -114,6 +117,13 @@ class Failover:
             self._go_on(tracked, under_way.pop(record.incident.id, None), now)
         for plan in under_way.values():
             self._end(plan, "its incident had ended before the leader changed")
+
+    def _open_incidents(self, under_way: Iterable[str]) -> list[IncidentRecord]:
+        """The newest, and of older ones those in which something is under way."""
+        newest = self.ledger.incidents(open_only=True, limit=LIMIT)
+        further = set(under_way) - {record.incident.id for record in newest}
+        older = [record for name in sorted(further) if (record := self.ledger.incident_record(name)) is not None and record.state in UNDER_WAY]
+        return [*newest, *older]
 
     def _end(self, plan: Plan, why: str) -> None:
         """Nobody verifies it any more."""

@@ -134,6 +134,13 @@ def test_an_outcome_is_replaced_by_later_word(ledger: Ledger) -> None:
     assert ledger.outcomes(since=110.0) == ()
 
 
+def test_what_was_begun_is_found_with_its_plan_until_it_has_ended(ledger: Ledger) -> None:
+    for number, state in ((1, "intended"), (2, "done"), (3, "intended")):
+        ledger.save_plan(a_plan(f"plan-{number}"))
+        ledger.save_outcome(Outcome(plan=f"plan-{number}", incident="", action="release", state=state, time=100.0 - number))
+    assert [(plan.id, outcome.plan) for plan, outcome in ledger.begun()] == [("plan-3", "plan-3"), ("plan-1", "plan-1")]
+
+
 def test_approvals_expire_and_the_newest_word_comes_first(ledger: Ledger) -> None:
     digest = a_plan().digest
     yes = Approval(digest=digest, person="ada", approved=True, time=100.0, expires=200.0)

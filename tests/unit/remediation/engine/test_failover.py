@@ -5,6 +5,7 @@ import pytest
 from eagle_eye.errors import TemporaryError
 from eagle_eye.types import Entity, IncidentState, JobSnapshot, Kind, Mode, Outcome, Progress, Severity
 from fakes.synthetic_job import incident
+from remediation.engine import failover
 from remediation.engine.failover import carried_out
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
@@ -104,6 +105,32 @@ def test_a_half_done_eviction_is_completed(make_world, forgetful):
     world.run(15)
     assert world.sent == ["restart"]
     assert [cordon.node for cordon in world.ledger.cordoned()] == ["node-b"]
+
+
+def storm(world, count: int) -> None:
+    """Incidents about which nothing is done; of each the plan and the outcome that say so."""
+    for number in range(count):
+        name = f"s{number}"
+        world.find("kernel error", Entity(kind=Kind.NODE, name=f"node-{number}"), severity=Severity.INFO, name=name)
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_repair_under_way_is_found_however_much_came_after_it(make_world, monkeypatch, forgetful):
+    monkeypatch.setattr(failover, "LIMIT", 5)
+    world = make_world(restart_success_share=0.0, rank_swap=False)
+    answer = world.commander.answers["restart"]
+    lose_the_lease_in(world, "restart")
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(5)
+    world.commander.answers["restart"] = answer
+    storm(world, 10)
+    next_leader(world, forgetful=forgetful)
+    world.run(15)
+    assert world.sent == ["restart"]
+    assert [cordon.node for cordon in world.ledger.cordoned()] == ["node-b"]
+    assert world.ledger.begun() == ()
 
 
 @pytest.mark.parametrize(("step", "state"), [("intended", "stale"), ("done", "done")])
