@@ -1,6 +1,7 @@
 """Who leads: one holder at a time, and a term that rises with each change of the holder."""
 
 from collections.abc import Collection
+from typing import Any
 
 from sqlalchemy import Row, delete, select, update
 
@@ -8,20 +9,33 @@ from .database import Database, put
 from .records import Lease, LeaseHolder
 from .tables import leases
 
+UNRENEWED = 10.0
+"""Times the length of our own lease: another that nobody has renewed for so long is over, whenever it says that it runs out. Its holder's clock was ahead, and
+has been set right since it was killed; who holds one renews it four times within its length."""
+SEEN_KEPT = 1000
+
 
 class LeaseTable(Database):
     """Leases by name, e.g. `leader`. The caller's `now` counts where all holders share a machine (SQLite), else the database's."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._length_s = 0.0
+        """Of our own leases; 0: we have asked for none."""
+        self._seen: dict[str, tuple[tuple[int, float], float]] = {}
+        """Lease → its term and end as they were when we looked last, and since when they have been so, by the monotonic clock."""
 
     def acquire(self, name: str, holder: LeaseHolder, seconds: float, now: float, *, above: int = 0) -> int | None:
         """The term, if the lease was free, run out or ours; None while another has it: `holder_of` names it.
 
         `above`: the new term is higher than this too (a peer has seen it from a ledger that was lost).
         """
+        self._length_s = seconds
         with self._writing(fenced=False) as connection:
             now = self._dialect.now(connection, now)
             last = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).one_or_none()
             ours = last is not None and _lease(last).holder == holder
-            if last is not None and last.until > now and not ours:
+            if last is not None and not ours and self._lives(last, now):
                 return None
             term: int = last.term if last is not None else 0
             if not ours or term <= above:
@@ -65,7 +79,8 @@ class LeaseTable(Database):
         with self._reading() as connection:
             now = self._dialect.now(connection, now)
             alive = (leases.c.name.startswith(prefix, autoescape=True), leases.c.until > now)
-            return tuple(_lease(row) for row in connection.execute(select(leases).where(*alive).order_by(leases.c.name)))
+            rows = connection.execute(select(leases).where(*alive).order_by(leases.c.name)).all()
+            return tuple(_lease(row) for row in rows if self._lives(row, now))
 
     def forget(self, prefix: str, seconds: float, now: float) -> int:
         """Remove leases that ran out so many seconds ago, with their terms: for names that never come again."""
@@ -73,6 +88,19 @@ class LeaseTable(Database):
             before = self._dialect.now(connection, now) - seconds
             old = (leases.c.name.startswith(prefix, autoescape=True), leases.c.until < before)
             return connection.execute(delete(leases).where(*old)).rowcount
+
+    def _lives(self, row: Row[Any], now: float) -> bool:
+        """Whether a lease has not run out, by its own word and by what we have seen of it."""
+        if row.until <= now:
+            return False
+        at, mark = self._clock.monotonic(), (row.term, row.until)
+        known, since = self._seen.get(row.name, (mark, at))
+        if known != mark:
+            since = at
+        self._seen[row.name] = mark, since
+        while len(self._seen) > SEEN_KEPT:
+            self._seen.pop(next(iter(self._seen)), None)
+        return not self._length_s or at - since <= UNRENEWED * self._length_s
 
 
 def _lease(row: Row[tuple[object, ...]]) -> Lease:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from contract.ledger_cases import *  # noqa: F403 -- the cases are the same for every database
+from eagle_eye.clock import FakeClock
 from eagle_eye.errors import Stale
 from eagle_eye.ledger import LeaseHolder, Ledger
 from eagle_eye.types import IncidentState
@@ -36,6 +37,42 @@ def test_the_term_rises_with_each_change_of_the_holder_only(ledger: Ledger) -> N
     assert ledger.acquire("leader", ADA, 5, 500.0) == 1
     assert ledger.acquire("leader", BOB, 5, 600.0) == 2
     assert ledger.acquire("leader", ADA, 5, 700.0) == 3
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(100.0)
+
+
+@pytest.fixture
+def standby(ledger: Ledger, ledger_path: Path, clock: FakeClock) -> Iterator[Ledger]:
+    """Another process's, which sees the time pass."""
+    opened = Ledger.open(ledger_path, clock=clock)
+    yield opened
+    opened.close()
+
+
+def test_a_leader_whose_clock_was_an_hour_ahead_when_it_was_killed_keeps_nobody_waiting_for_an_hour(ledger: Ledger, standby: Ledger, clock: FakeClock) -> None:
+    for name in ("leader", "partition/0"):
+        assert ledger.acquire(name, ADA, 2, 3700.0) == 1
+    for _ in range(20):
+        assert standby.acquire("leader", BOB, 2, clock.now()) is None
+        assert [lease.name for lease in standby.living("partition/", clock.now())] == ["partition/0"]
+        clock.advance(1.0)
+    clock.advance(1.0)
+    assert standby.living("partition/", clock.now()) == ()
+    assert standby.acquire("leader", BOB, 2, clock.now()) == 2
+    assert not ledger.renew("leader", ADA, 1, 2, 3721.0), "who has only slept learns it"
+
+
+def test_twin_whose_clock_is_ahead_and_who_renews_keeps_what_it_has(ledger: Ledger, standby: Ledger, clock: FakeClock) -> None:
+    for name in ("leader", "partition/0"):
+        assert ledger.acquire(name, ADA, 2, 3700.0) == 1
+    for second in range(60):
+        assert ledger.renew_all(["leader", "partition/0"], ADA, 2, 3700.0 + second) == {"leader", "partition/0"}
+        assert standby.acquire("leader", BOB, 2, clock.now()) is None
+        assert [lease.name for lease in standby.living("partition/", clock.now())] == ["partition/0"]
+        clock.advance(1.0)
 
 
 def test_a_lease_is_renewed_until_another_has_it(ledger: Ledger) -> None:
