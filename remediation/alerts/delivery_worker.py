@@ -34,7 +34,8 @@ LONGEST_WAIT_S = 300.0
 LONGEST_ASKED_S = 3600.0
 """Of what a receiver may ask for with Retry-After."""
 KEPT_S = 86_400.0
-"""A notification that could not be delivered for a day is given up."""
+"""A notification that could not be delivered for a day, and in TRIES_LEAST tries, is given up: no day has passed that a clock has jumped over."""
+TRIES_LEAST = 20
 PATIENCE = 5
 """After so many tries a notification no longer keeps those about other incidents waiting, and the operator is notified."""
 POLL_S = 1.0
@@ -151,6 +152,8 @@ class DeliveryWorker:
         self._repeated = RepeatedNotifications(open_alerts=outbox, endpoint=endpoint, clock=clock, well=well)
         self._rate_limit = RateLimit(endpoint.receiver.per_minute, clock)
         self._away = False
+        self._due: dict[str, float] = {}
+        """Alert → monotonic time of the next try of what this worker could not deliver: a clock that is set back delays none."""
         self._wake = threading.Event()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"alerts to {endpoint.name}", daemon=True)
@@ -218,13 +221,19 @@ class DeliveryWorker:
             self._give_up(notification.id, "it was written by another version of Eagle Eye, and cannot be read", notification.name)
         ready: list[PendingNotification] = []
         for head in found:
-            if head.next_try <= now:
+            if self._is_due(head, now):
                 ready.append(head)
                 if not self._template.batch:
                     break
             elif self._away or head.attempts < PATIENCE:
                 break
         return (ready if self._rate_limit.free else []), len(found)
+
+    def _is_due(self, head: PendingNotification, now: float) -> bool:
+        """By the time that has passed since it failed; where a leader before us has tried it, by that one's clock as far as it can be right."""
+        if head.alert.id in self._due:
+            return self._clock.monotonic() >= self._due[head.alert.id]
+        return not head.attempts or not 0.0 < head.next_try - now <= LONGEST_ASKED_S
 
     def _send(self, client: httpx.Client, ready: Sequence[PendingNotification], others: int) -> int:
         """One message. Returns how many notifications it took to the receiver."""
@@ -244,16 +253,18 @@ class DeliveryWorker:
 
     def _write(self, head: PendingNotification, answer: DeliveryResult) -> None:
         now = self._clock.now()
+        self._due.pop(head.alert.id, None)
         if answer.taken:
             self._outbox.delivered(head.id, now, merged=head.merged)
         elif answer.refused:
             self._give_up(head.id, str(answer), head.alert.id, head.merged)
-        elif now - head.made >= KEPT_S:
+        elif now - head.made >= KEPT_S and head.attempts >= TRIES_LEAST:
             self._give_up(head.id, f"{answer}, for a day", head.alert.id, head.merged)
         else:
             attempts = head.attempts + 1
-            asked = min(answer.retry_after_s, LONGEST_ASKED_S)
-            self._outbox.failed(head.id, now + max(asked, wait_before(attempts, self._chance())), str(answer))
+            wait_s = max(min(answer.retry_after_s, LONGEST_ASKED_S), wait_before(attempts, self._chance()))
+            self._due[head.alert.id] = self._clock.monotonic() + wait_s
+            self._outbox.failed(head.id, now + wait_s, str(answer))
             if attempts == PATIENCE:
                 self._notice("alerts.away", f"alert receiver {self._endpoint.name} ({self._endpoint.shown}) does not take notifications: {answer}")
 

@@ -132,6 +132,48 @@ def test_a_receiver_that_asks_for_time_gets_it(office, header):
     assert [office.round(), office.round(119), office.round(2)] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("tries", [0, 1, 3])
+def test_a_clock_that_is_set_back_delays_no_letter(office, tries):
+    """The server's was an hour ahead as they were written, and tried in vain."""
+    office.clock.jump(3600.0)
+    office.post("i1t", "i2t")
+    office.answers = [503] * tries
+    for _ in range(tries):
+        office.round(10)
+    office.clock.jump(-3600.0)
+    assert office.round(10) == 2
+    assert office.heard[tries:] == ["i1t", "i2t"]
+
+
+def test_nor_those_that_a_leader_before_us_has_tried(ledger, clock):
+    former = Office(ledger, clock)
+    clock.jump(86_400.0)
+    former.post("i1t")
+    former.answers = [503]
+    assert former.round() == 0
+    clock.jump(-86_400.0)
+    assert Office(ledger, clock).round(1) == 1
+
+
+def test_a_clock_that_jumps_a_day_gives_no_letter_up(office):
+    office.post("i1t")
+    office.answers = [503] * 3
+    assert office.round() == 0
+    office.clock.jump(2 * KEPT_S)
+    assert [office.round(10), office.round(10)] == [0, 0]
+    office.clock.jump(-2 * KEPT_S)
+    assert office.round(10) == 1
+    assert office.notices == []
+
+
+def test_twin_the_next_leader_waits_as_long_as_the_receiver_asked_for(ledger, clock):
+    former = Office(ledger, clock)
+    former.post("i1t")
+    former.answers = [httpx.Response(429, headers={"Retry-After": "120"})]
+    assert former.round() == 0
+    assert [Office(ledger, clock).round(119), Office(ledger, clock).round(2)] == [0, 1]
+
+
 @pytest.mark.parametrize("header", ["soon", "-1", "1e9", "nan", "Tue, 99 Nov 2023", "99999999999999999999"])
 def test_nonsense_and_eternity_are_not_waited_for(office, header):
     office.post("i1t")
