@@ -78,6 +78,8 @@ PHASES = ("other", "data", "forward", "backward", "communication", "optimizer", 
 DRILLS = ("hang", "hang-gil", "exception", "nan", "slow")
 LONGEST = 1 << 20
 """Bytes of the longest line that is read: a longer one is not of this protocol."""
+LONGEST_ASSIGNMENT = 64 << 20
+"""The same, of what a launcher says to its worker: an assignment names each layer that each worker gets, 12 bytes a move, for all workers of the job."""
 TOKEN_WINDOW = 64
 """How many tokens may be asked for and never used before the probe refuses newer ones."""
 
@@ -106,16 +108,21 @@ def decode(line: bytes | str) -> ProbeMessage:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines; keeps the unfinished rest."""
+    """Cuts a stream of bytes into lines; keeps the unfinished rest. `longest`: bytes of a line."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the whole lines so far. Raises WireError once a line is longer than LONGEST."""
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST:
-            raise WireError(f"a line of more than {LONGEST} bytes: the other end does not speak this protocol")
+        """Yield the whole lines so far. Raises WireError once a line is longer than it may be."""
+        self._rest += data
+        whole: list[bytes] = []
+        if b"\n" in data:  # else a long line would be copied with each piece of it
+            *whole, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+        if len(self._rest) > self._longest:
+            raise WireError(f"a line of more than {self._longest} bytes: the other end does not speak this protocol")
         for line in whole:
             if line.strip():
                 yield line

@@ -201,7 +201,7 @@ class LauncherSession:
     # --- the thread -----------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        lines = messages.Lines()
+        lines = messages.Lines(messages.LONGEST_ASSIGNMENT)
         try:
             while data := self._connection.recv(65536):
                 for line in lines.feed(data):

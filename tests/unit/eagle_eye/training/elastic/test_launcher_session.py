@@ -4,6 +4,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,15 @@ def test_a_soft_fence_that_comes_again_is_answered_again(launcher: FakeLauncher,
     launcher.fence(1, "a", soft=True)
     session.ask_store(1, PATIENCE_S, op="count", keys=["1/"], values=[])
     assert len(launcher.received("held_state", epoch=1)) == 2, "the epoch has begun: what it holds is another step"
+
+
+def test_the_assignment_of_a_job_of_a_thousand_workers_is_read(launcher: FakeLauncher, connect: Any) -> None:
+    """At the start of such a job one worker's state goes to all others; each of them is told of every move."""
+    session = connect()
+    moves = tuple((0, taker, layer) for taker in range(1, 1024) for layer in range(100))
+    orders = replace(launcher.form(1, "a")["a"], epoch=2, moves=moves)
+    launcher.assign({"a": orders})
+    assert session.next_assignment(1) == orders
 
 
 def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: FakeLauncher, connect: Any) -> None:
