@@ -176,7 +176,10 @@ class WorkerSessions:
         return worker
 
     def _take(self, worker: str, message: messages.ProbeMessage) -> None:
-        if message["kind"] != "held_state":
-            self._hear(worker, message)
-        elif self._round is not None:
-            self._round.answered(worker, message)
+        try:
+            if message["kind"] != "held_state":
+                self._hear(worker, message)
+            elif self._round is not None:
+                self._round.answered(worker, message)
+        except Exception:  # boundary: a worker whose session is closed for that ends at the next epoch
+            log.exception("what %s has said could not be dealt with: %s", worker, message["kind"])

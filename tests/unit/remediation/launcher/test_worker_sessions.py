@@ -136,6 +136,29 @@ def test_a_newer_fence_takes_the_place_of_one_that_waits_and_the_dead_are_not_wa
     asyncio.run(play())
 
 
+def test_what_cannot_be_dealt_with_costs_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session was closed, and the worker ended when the next epoch began."""
+
+    async def play() -> None:
+        async with Stage(tmp_path) as stage:
+            a = await stage.enter("a", 1)
+
+            def fails(worker: str, message: messages.ProbeMessage) -> None:
+                raise ValueError(message["kind"])
+
+            monkeypatch.setattr(stage.sessions, "_hear", fails)
+            a.say("resumed", epoch=6)
+            fence = stage.sessions.fence(7, ["a"])
+            a.say("held_state", epoch="seven", step=4)
+            assert (await a.hear() or {})["epoch"] == 7
+            a.say("held_state", epoch=7, step=4)
+            fenced = await fence
+            assert fenced is not None
+            assert set(fenced.holdings) == {"a"}
+
+    asyncio.run(play())
+
+
 def test_who_does_not_answer_a_hard_fence_is_silent(tmp_path: Path) -> None:
     async def play() -> None:
         async with Stage(tmp_path, answer_s=0.01) as stage:
