@@ -103,9 +103,18 @@ class SaveRetry(Generic[Checkpoint]):
         except OSError:
             self._pending = checkpoint
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="eagle-eye-save-retry", daemon=True)
-                self._thread.start()
+                self._begin()
             return None
+
+    def _begin(self) -> None:
+        """Trying again in the background; where no thread may be started (a limit of the container), the next one that is due is saved."""
+        thread = threading.Thread(target=self._work, name="eagle-eye-save-retry", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("what could not be saved is not tried again before the next checkpoint: %s", error)
+        else:
+            self._thread = thread
 
     def attempt(self, checkpoint: Checkpoint) -> Path:
         """Within `turn`: write it once. A failure is told, and raised."""

@@ -58,9 +58,18 @@ class Checkpointing:
                 self._late = True
                 checkpoint.leave_out(train_state.step, self._directory)
                 return
-            copied, step = _copied(train_state.state()), train_state.step
-            self._writing = threading.Thread(target=checkpoint.save, args=(copied, step, self._directory), name="eagle-eye-checkpoint")
-            self._writing.start()
+            self._begin(_copied(train_state.state()), train_state.step)
+
+    def _begin(self, copied: Any, step: int) -> None:
+        """In a thread; where none may be started (a limit of the container), training waits for it."""
+        writing = threading.Thread(target=checkpoint.save, args=(copied, step, self._directory), name="eagle-eye-checkpoint")
+        try:
+            writing.start()
+        except RuntimeError as error:
+            _log.warning("the checkpoint of step %d is waited for: %s", step, error)
+            checkpoint.save(copied, step, self._directory)
+        else:
+            self._writing = writing
 
     def save_last(self, train_state: TrainState, rank: int, report: ReportFailure) -> None:
         """Called after the last step: rank 0 saves, and waits for it."""
@@ -139,7 +148,7 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` every `seconds` in a thread, as long as the block lasts."""
+    """Call `act` every `seconds` in a thread, as long as the block lasts; not at all where none may be started."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -147,12 +156,17 @@ def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
             act()
 
     thread = threading.Thread(target=repeat, name="eagle-eye-last-checkpoint", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        _log.warning("nobody reports how the last checkpoint is getting on: %s", error)
+        over.set()
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 def resume_step() -> int:

@@ -6,6 +6,7 @@ computes it again. What was finished is kept (Unicron, section 6.2): gradients a
 change only where the step is applied.
 """
 
+import contextlib
 import logging
 import sys
 import time
@@ -229,7 +230,8 @@ class ElasticWorker:
         if not self._on_huge_pages:
             self._on_huge_pages = True
             tensors = [entry.tensor for layer in self.train_state.layers for entry in layer.entries]
-            worker_threads().run(lambda: huge_pages.collapse(tensors))
+            with contextlib.suppress(RuntimeError):  # no further thread may be started (a limit of the container): it is read slower
+                worker_threads().run(lambda: huge_pages.collapse(tensors))
 
     def _credited(self) -> list[int]:
         """Micro-batches of the last step whose tokens this worker reports; rank 0 reports those of workers that are gone, too."""

@@ -26,10 +26,10 @@ class WorkerThreads:
         self._busy = 0
 
     def run(self, act: Act) -> None:
-        """Call `act` in another thread, at once."""
+        """Call `act` in another thread, at once. Raises RuntimeError where no further thread may be started."""
         with self._changed:
-            self._busy += 1
             box = self._idle.pop() if self._idle else self._start()
+            self._busy += 1
         box.put(act)
 
     def drain(self, timeout_s: float = DRAIN_S) -> bool:

@@ -81,6 +81,20 @@ def test_a_refused_one_is_written_as_soon_as_there_is_room(retry_on: RetryOn) ->
     assert disk.told == [(10, "ENOSPC", 1)], "a failure that goes on is told once in a while"
 
 
+def test_where_no_thread_may_be_started_a_refusal_is_still_no_error_of_the_training(retry_on: RetryOn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    disk = Disk(refusals=3)
+    retry = retry_on(disk)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert save(retry, 10) is None
+    assert save(retry, 20) is None
+    disk.wait_for(4)
+    assert disk.written == [20], "in the background again, as soon as that is possible"
+
+
 def test_the_attempts_become_rarer_and_a_success_ends_that(retry_on: RetryOn) -> None:
     disk = Disk(refusals=3)
     retry = retry_on(disk, first_s=60.0)

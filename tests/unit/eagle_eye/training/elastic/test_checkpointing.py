@@ -119,3 +119,19 @@ def test_twin_a_slow_disk_is_waited_for(tmp_path: Path, answers: threading.Event
     checkpoints.after_step(ours, 0)
     checkpoints.save_last(ours, 0, lambda *_: None)
     assert saved(tmp_path) == [1, 2]
+
+
+def test_where_no_thread_may_be_started_training_waits_for_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's limit of processes counts threads, too; it is no error of the training."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    ours, checkpoints = train_state(0, steps=1), Checkpointing(1, tmp_path)
+    checkpoints.after_step(ours, 0)
+    assert saved(tmp_path) == [1]
+    ours.step = 2
+    said: list[str] = []
+    checkpoints.save_last(ours, 0, lambda why, _: said.append(why))
+    assert (saved(tmp_path), said) == ([1, 2], [""])
