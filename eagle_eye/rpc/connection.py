@@ -12,6 +12,10 @@ from eagle_eye.errors import ControlError, TemporaryError
 
 from .control_messages import Body, ControlResult
 
+WAITING_MOST = 10_000
+"""Messages that wait to be written. A session has 256 requests under way at most, and two heartbeats a second: who leaves so many unread asks without reading,
+and would fill the memory."""
+
 
 class Connection:
     """Writes in order, matches answers to questions, and ends once, with a reason."""
@@ -30,9 +34,12 @@ class Connection:
         return self._ended.done()
 
     def send(self, message: Any) -> None:
-        """Write when it is its turn; dropped if the connection has ended."""
-        if not self.ended:
-            self._outbox.put_nowait(message)
+        """Write when it is its turn; dropped if the connection has ended. One whose other end does not read ends."""
+        if self.ended:
+            return
+        self._outbox.put_nowait(message)
+        if self._outbox.qsize() > WAITING_MOST:
+            self.end(f"{self._other} has not read {WAITING_MOST} messages")
 
     async def ask(self, what: str, timeout: float, build: Callable[[int], Any]) -> Body:
         """Send `build(number)` and await its answer; `timeout` in seconds.
