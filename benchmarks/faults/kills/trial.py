@@ -169,7 +169,9 @@ class Trial:
 
     def _wait(self, what: str, seconds: float, condition: Callable[[], bool]) -> None:
         if not self.job.wait(condition, seconds):
-            raise EagleEyeError(f"waited {seconds:g} s for {what}: {self._reasons()}\n{self.job.cluster.tail('server')}\n{self.job.cluster.tail('launcher-node-a')}")
+            logs = ("server", *(f"{part}-{node}" for node in NODES for part in ("agent", "launcher")))
+            said = "\n".join(f"--- {name}\n{self.job.cluster.tail(name)}" for name in logs)
+            raise EagleEyeError(f"waited {seconds:g} s for {what}: {self._reasons()}\n{said}")
 
 
 def tried(moment: Moment, keep: str = "") -> Result:
