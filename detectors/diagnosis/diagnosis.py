@@ -28,7 +28,7 @@ class Diagnosis:
     ) -> Iterable[Incident]:
         """New and revised incidents. All findings are of one mark, `opened` are the incidents that are open now.
 
-        One of the revision that it had already is no news: only what it counts has changed.
+        One of the revision that it had already is no news: only what it counts, or which of its findings are over, has changed.
         """
         jobs = {finding.job for finding in findings}
         cases = [_Case(incident, topology) for incident in opened if incident.job in jobs]
@@ -103,8 +103,8 @@ class _Case:
         revised = compose(now, self._topology)
         if self._fresh or _says(revised) != _says(before):
             yield msgspec.structs.replace(revised, revision=before.revision + 1)
-        elif revised.more != before.more:
-            yield revised  # no news, but the count goes on
+        elif revised.more != before.more or _over(revised) != _over(before):
+            yield revised  # no news, but the count goes on, and a consequence that is over must not be taken for the fault once that is over, too
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -188,6 +188,11 @@ def _opened(finding: Finding) -> Incident:
         time=finding.time,
         parts=(finding,),
     )
+
+
+def _over(incident: Incident) -> set[str]:
+    """Its findings that are."""
+    return {part.id for part in incident.parts if not part.active}
 
 
 def _says(incident: Incident) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from typing import Self
 
 from eagle_eye.app.demo.step_trace import StepTrace
 from eagle_eye.app.drills import GroundTruth
+from eagle_eye.config import StallConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Event, IncidentState, Outcome, Plan, Progress, Severity
@@ -20,6 +21,8 @@ SPEED = frozenset({"slow worker", "slow node", "workload imbalance", "job slow"}
 """Causes that a busy machine has."""
 WAITING = "job waiting"
 """Cause of what a coordinator tells that waits for a launcher which was killed; it accuses nobody."""
+PROOF_S = StallConfig().stopped_s
+"""A process that is ended sooner after it was stopped shows that to nobody: no look of its agent falls on it twice."""
 OVER = frozenset({IncidentState.HEALED, IncidentState.CLOSED})
 
 
@@ -87,7 +90,8 @@ def _incidents(books: Books, moment: Moment) -> Iterator[str]:
     absorbed = moment.part == "launcher" and moment.node == books.struck.node  # its workers have ended with it
     if len(of_fault) > 1 and absorbed:  # the fault, and the end with its launcher of the worker that was started again since
         of_kill, of_fault = [*of_kill, of_fault[-1]], of_fault[:-1]
-    if not (of_fault or (absorbed and of_kill)):
+    too_short = moment.part == "launcher" and moment.fault == "stop" and not moment.elastic and moment.after_s < PROOF_S  # all workers of such a job end with a launcher
+    if not (of_fault or ((absorbed or too_short) and of_kill)):
         yield f"incident lost: nobody is accused of {books.struck.kind} but {', '.join(map(_verdict, asking)) or 'nobody'}"
     for what, found in (("fault", of_fault), ("lost launcher", of_kill), ("coordinator that waits", waits)):
         if len(found) > 1:

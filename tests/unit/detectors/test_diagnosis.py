@@ -344,7 +344,11 @@ def test_a_launcher_alone_is_lost_with_its_workers_and_never_the_node() -> None:
     orphans = [msgspec.structs.replace(event("exit", who, hit + 0.3, code="-9", signal="SIGKILL", epoch=1, step=20, launcher="ended"), node="node-1") for who in (C, D)]
     frames.insert(5, cut(hit + 0.1, lost, raised(A, hit + 0.02), raised(B, hit + 0.02)))
     frames.insert(6, cut(hit + 0.4, *orphans))
-    assert verdicts(Chain().feed(*frames).accusing) == [("launcher lost", ["node-1"], Severity.SEV2, True)]
+    chain = Chain().feed(*frames)
+    assert verdicts(chain.accusing) == [("launcher lost", ["node-1"], Severity.SEV2, True)]
+    opened = event("session.opened", node("node-1"), hit + 9, role="launcher")
+    chain.feed(cut(hit + 8, begun(hit + 8)), cut(hit + 9, opened))
+    assert verdicts(chain.latest) == [("launcher lost", ["node-1"], Severity.SEV2, False)], "not of what followed from it, which was over before"
 
 
 # --- the loss ----------------------------------------------------------------------------------------------------
