@@ -199,12 +199,19 @@ class Zygote:
         """Fork; the child runs `body` and dies with the exit code (or, negative, the signal) that it returns."""
         zygote = os.getpid()
         _flush()
-        pid = os.fork()
+        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_LAUNCHER)  # one that comes to a child that ignores them as we do would be lost: it waits
+        try:
+            pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)
+            raise
         if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)
             return pid
         code = 1
         try:
             self._become_child(zygote)
+            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)
             code = body()
         except BaseException:  # noqa: BLE001 - no exception may reach the copy of the zygote's own loop below on the stack
             sys.excepthook(*sys.exc_info())

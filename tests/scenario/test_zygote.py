@@ -187,6 +187,18 @@ def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Any) -> None:
     assert launcher.hear("exited")["slot"] == "a"
 
 
+def test_a_worker_that_is_asked_to_end_as_it_is_born_ends(home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The zygote ignores the signal, and so did the child, until it had come so far as to undo that."""
+    (home / "slow_birth.py").write_text("import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(0.3))\n")
+    monkeypatch.setenv("PYTHONPATH", str(home))
+    launcher = request.getfixturevalue("launcher")
+    launcher.tell("import", modules=["slow_birth"])
+    assert launcher.hear("ready")["modules"] == ["slow_birth"]
+    pid = launcher.fork("sleep", "infinity")
+    launcher.tell("kill", pid=pid, signal=int(signal.SIGTERM))
+    assert os.WTERMSIG(launcher.hear("exited", pid=pid)["status"]) == signal.SIGTERM
+
+
 def test_a_log_that_cannot_be_written_costs_what_is_said_and_no_worker(launcher: Any) -> None:
     """Each restart failed at it until the job's heal budget was spent."""
 
