@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.elastic.commits import FOLDER, Commits
+from benchmarks.processes import naming
 from eagle_eye import wire
 from eagle_eye.ports import free_port
 from eagle_eye.stream import OBSERVATIONS
@@ -126,14 +127,7 @@ class OurJob:
 
     def living(self) -> list[int]:
         """Processes of this run, by their environment."""
-        found = []
-        mark = f"EAGLE_EYE_RUN={self.run}\0".encode()
-        for directory in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                dead = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
-                if mark in (directory / "environ").read_bytes() and not dead:
-                    found.append(int(directory.name))
-        return found
+        return list(naming(f"EAGLE_EYE_RUN={self.run}\0".encode()))
 
     def left_behind(self, killed: Collection[str] = ()) -> Sequence[str]:
         """Processes, sockets, shared memory and lists of workers that should be gone once the job is over.

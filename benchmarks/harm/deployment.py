@@ -15,6 +15,7 @@ from benchmarks.elastic.commits import Commits
 from benchmarks.harm.clock_jump import JumpingClock
 from benchmarks.harm.host_network import LOOPBACK, HostNetwork
 from benchmarks.harm.plan import COMMITS, Note, Plan, notes
+from benchmarks.processes import naming
 from eagle_eye import wire
 from eagle_eye.access.addresses import is_loopback
 from eagle_eye.app.local_cluster import LocalCluster
@@ -265,14 +266,7 @@ def results_of(deployment: Deployment, work: Iterable[Turns[Result]], at_once: i
 
 def leftovers(folder: Path) -> list[str]:
     """Processes that name this folder in their command or environment and should be gone."""
-    mark, found = str(folder).encode(), list[str]()
-    for directory in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (directory / "cmdline").read_bytes()
-            dead = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
-            if int(directory.name) != os.getpid() and not dead and mark in words + (directory / "environ").read_bytes():
-                found.append(f"{directory.name} {words.replace(bytes(1), b' ').decode(errors='replace')[:120]}")
-    return found
+    return [f"{pid} {command}" for pid, command in naming(str(folder).encode()).items()]
 
 
 def say(line: str) -> None:

@@ -1,10 +1,10 @@
 """What is left of a deployment that was ended in order: processes, rings, sockets, job files, entries of launchers, locks that are held."""
 
-import contextlib
 import os
 import time
 from pathlib import Path
 
+from benchmarks.processes import naming
 from eagle_eye.types import digest_of
 
 SHARED_MEMORY = Path("/dev/shm")  # where launchers put rings
@@ -14,21 +14,9 @@ LOOK_S = 0.1
 def leftovers(folder: Path, patience_s: float) -> list[str]:
     """Each as a sentence. Processes are given so long to end."""
     deadline = time.monotonic() + patience_s
-    while (found := _processes(folder)) and time.monotonic() < deadline:
+    while (found := naming(str(folder).encode())) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
-    return [*(f"process left: {each}" for each in found), *_files(folder), *_locks(folder)]
-
-
-def _processes(folder: Path) -> list[str]:
-    """Those that name the folder in their command or environment."""
-    mark, found = str(folder).encode(), list[str]()
-    for directory in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (directory / "cmdline").read_bytes()
-            dead = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
-            if int(directory.name) != os.getpid() and not dead and mark in words + (directory / "environ").read_bytes():
-                found.append(f"{directory.name} {words.replace(bytes(1), b' ').decode(errors='replace')[:160]}")
-    return found
+    return [*(f"process left: {pid} {command}" for pid, command in found.items()), *_files(folder), *_locks(folder)]
 
 
 def _files(folder: Path) -> list[str]:
