@@ -11,6 +11,8 @@ SAME_STOP_S = 1.0
 """Two reports of one worker whose stops began so close together are of one stop."""
 SETTLED_S = 2.0
 """Seconds behind the last of them until they are told: whether all workers hang, or one, is known then."""
+UNSEEN_S = 6.0
+"""The same where only its job says that a worker hung: its agent, which may be starting again, could yet say that it was stopped by a signal."""
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class EndedHangs:
 
     def due(self, now: float, workers: int) -> Iterator[Claim]:
         """Claims of worker.stalled, to be withdrawn at once. `workers`: of the job."""
-        if not self._waiting or now < self._newest + SETTLED_S:
+        if not self._waiting or now < self._newest + self._settled_s():
             return
         found = {worker: event for worker, event in self._waiting.items() if not self._is_told(event)}
         self._waiting = {}
@@ -79,6 +81,10 @@ class EndedHangs:
         for worker, event in found.items():
             self.accused(worker, integer_attribute(event, "epoch"))
             yield _hang(event)
+
+    def _settled_s(self) -> float:
+        seen = all(event.name == "stall" for event in self._waiting.values())
+        return SETTLED_S if seen else UNSEEN_S
 
     def _is_told(self, event: Event) -> bool:
         worker, began = event.entity.name, event.time - float_attribute(event, "age_s")

@@ -103,7 +103,7 @@ def test_a_stop_that_a_late_server_reads_together_with_the_end_of_its_epoch_is_t
 def told_late(*order: tuple[Event, ...]) -> list[tuple[str, str, bool]]:
     """What is said of workers where a server reads these events 0.1 s apart and time goes on."""
     frames = [cut_frame(NOW + 0.1 * number, *events, layout=LAYOUT) for number, events in enumerate(order)]
-    later = [replace(healthy()[-1], time=NOW + seconds) for seconds in (1.0, 4.0, 5.0)]
+    later = [replace(healthy()[-1], time=NOW + seconds) for seconds in (1.0, 4.0, 5.0, 8.0)]
     return [each for each in kinds(run(*frames, *later)) if each[0].startswith("worker")]
 
 
@@ -134,6 +134,12 @@ STOPPED = event("stall", worker("node-0", 1), NOW, epoch=1, step=12, state="T", 
 def test_twin_a_worker_that_was_stopped_by_a_signal_and_left_out_for_it_does_not_hang(order: list[tuple[Event, ...]]) -> None:
     """An elastic job leaves out who is stalled, whatever holds it."""
     assert told_late(*order) == [("worker.stopped", "run/node-0/1", True), ("worker.stopped", "run/node-0/1", False)]
+
+
+def test_twin_a_stop_that_a_new_agent_reports_seconds_behind_the_exclusion_is_no_hang() -> None:
+    ticks = [replace(healthy()[-1], time=NOW + seconds) for seconds in (1.0, 4.0)]
+    claims = run(cut_frame(NOW, LEFT_OUT, BEGUN, layout=LAYOUT), *ticks, cut_frame(NOW + 4.5, STOPPED, layout=LAYOUT), replace(ticks[0], time=NOW + 8.0))
+    assert [each for each in kinds(claims) if each[0].startswith("worker")] == [("worker.stopped", "run/node-0/1", active) for active in (True, False)]
 
 
 @pytest.mark.parametrize(("moved", "told"), [(NOW - 3.0, TOLD), (NOW - 1.0, [])], ids=["it hung after that", "twin that did not go on before it hung"])
