@@ -1,21 +1,4 @@
-"""Checkpoints: visible only when complete, checksummed, written and read without pickle.
-
-    saved = checkpoint.load()
-    state, start = saved or ({}, 0)
-    ...
-    if rank == 0:
-        checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step + 1)
-
-The number of a checkpoint is that of the first step still to do. A directory holds, for each, a manifest
-`step-000000000012.json` and the tensors it names (safetensors). The manifest is renamed into place last: without
-it there is no checkpoint. It holds size and CRC-32 of the tensors, what is no tensor as JSON, and whether all
-floating tensors were finite.
-
-Training does not stop because storage refuses a checkpoint (full, read-only, a quota, a server that is gone): `save` then
-returns None, keeps the bytes and tries again. What is wrong with the state itself raises.
-
-Only `save` and `load` need torch and safetensors; `entries` and `discard_after` are for the launcher.
-"""
+"""Checkpoints in a directory: written, listed, loaded, put aside and deleted. The package says what a checkpoint is."""
 
 import contextlib
 import json
@@ -28,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import atomic_file, messages, state_tree
-from .save_retry import WAIT_S, SaveRetry, Unwritten
-from .storage_failure import StorageFailure
+from eagle_eye.training import atomic_file, messages, state_tree
+from eagle_eye.training.save_retry import WAIT_S, SaveRetry, Unwritten
+from eagle_eye.training.storage_failure import StorageFailure
 
 VERSION = 1
 KEPT = 2
