@@ -154,9 +154,9 @@ def test_who_is_stopped_behind_its_loop_is_told(collector: TrainingCollector, tm
         write_listing(tmp_path, trainer)
         run_steps(collector, clock, trainer)
         trainer.ring.now[RUNNING] = -1
-        os.kill(sleeper.pid, signal.SIGSTOP)
-        stopped = events_of(watch(collector, clock, 3.0), "stall")
-        assert [event.attributes["state"] for event in stopped[:1]] == ["T"]
+        stopped(sleeper.pid)
+        told = events_of(watch(collector, clock, 3.0), "stall")
+        assert [event.attributes["state"] for event in told[:1]] == ["T"]
     finally:
         sleeper.kill()
         sleeper.communicate()
