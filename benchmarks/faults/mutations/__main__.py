@@ -43,9 +43,9 @@ TARGETS: tuple[Target, ...] = (
 )  # fmt: skip
 """A further part is a module with a `TARGET`."""
 GROWTH_MIB = 64.0
-"""Memory that a part may gain from the end of the first tenth of the records to the end of the last: what is bounded fills up."""
-JUDGED = 20_000
-"""Records from which on growth is judged: before, libraries are loaded and buffers fill."""
+"""Memory that a part may gain from the end of the third tenth of the records to the end of the last: until then what is bounded fills up."""
+JUDGED = 80_000
+"""Records from which on growth is judged: with fewer, what is bounded still fills up behind the third tenth."""
 
 
 def row_of(target: Target, found: Trial) -> Row:

@@ -23,6 +23,8 @@ HANG_S = 5.0
 MEMORY = Path("/dev/shm")
 """Files are written to memory, where there is such a place: not the disk is tried."""
 FAULTS_KEPT = 20
+FILLED = 2
+"""After so many further tenths what is bounded has filled up: the streams of the targets keep 20,000 records of each topic."""
 POLL_S = 0.25
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 _NUMBERS = re.compile(r"\d+")
@@ -47,7 +49,7 @@ class Trial(NamedTuple):
     """How many records failed in all."""
     longest_ms: float
     grown_mib: float
-    """Memory at the end of the last tenth, less that at the end of the first."""
+    """Memory at the end of the last tenth, less that at the end of the third."""
 
 
 def random_of(seed: int, number: int) -> Random:
@@ -149,7 +151,7 @@ def _fed(target: Target, folder: Path, seed: int, numbers: range, now: Any) -> T
             if (number - numbers.start + 1) % tenth == 0:
                 sizes.append(_mib())
         told = subject.tally()
-    grown = sizes[-1] - sizes[0] if len(sizes) > 1 else 0.0
+    grown = sizes[-1] - sizes[FILLED] if len(sizes) > FILLED else 0.0
     return Trial(len(numbers), told if tally is None else tally + told, list(failures.values())[:FAULTS_KEPT], failed, 1000 * longest, grown)
 
 
