@@ -8,6 +8,9 @@ from .database import Database, patient, put
 from .records import AlertRecord, Notification
 from .tables import alerts, outbox
 
+UNDELIVERED_READ = 5_000
+"""Notifications to one receiver that are looked through for the gravest at a time: of more, a grave one waits until the older ones were sent."""
+
 
 class AlertTable(Database):
     """What was last sent about each incident or storm, one row each. An alert and its notifications are written in one transaction."""
@@ -63,8 +66,8 @@ class Outbox(Database):
         with self._reading() as connection:
             return tuple(_notification(row) for row in connection.execute(query))
 
-    def undelivered(self, name: str, limit: int = 500) -> tuple[Notification, ...]:
-        """The notifications to one receiver that are still to arrive, in the order in which they were written."""
+    def undelivered(self, name: str, limit: int = UNDELIVERED_READ) -> tuple[Notification, ...]:
+        """The oldest notifications to one receiver that are still to arrive, in the order in which they were written."""
         query = select(outbox).where(outbox.c.done.is_(None), outbox.c.name == name).order_by(outbox.c.id).limit(limit)
         with self._reading() as connection:
             return tuple(_notification(row) for row in connection.execute(query))

@@ -1,7 +1,7 @@
 """The delivery worker: sends notifications to one receiver, in a thread of its own, so that a dead receiver delays no other one.
 
-Notifications about one incident never overtake each other. A receiver that is away gets nothing until its first notification was
-accepted; where it fails over one notification (status 500), the others go past it after a few attempts.
+Notifications about one incident never overtake each other; of several incidents the gravest comes first. A receiver that is away gets
+nothing until its first notification was accepted; where it fails over one notification (status 500), the others go past it after a few attempts.
 Some receivers get open alerts (Alertmanager) or a heartbeat again and again: RepeatedNotifications.
 """
 
@@ -92,7 +92,7 @@ class RepeatedNotifications:
 class NotificationOutbox(Protocol):
     """The ledger's part that notifications need."""
 
-    def undelivered(self, name: str, limit: int = 500) -> tuple[Notification, ...]: ...
+    def undelivered(self, name: str) -> tuple[Notification, ...]: ...
     def delivered(self, notification: int, now: float, *, merged: Iterable[int] = ()) -> None: ...
     def failed(self, notification: int, next_try: float, error: str) -> None: ...
     def given_up(self, notification: int, now: float, error: str) -> None: ...

@@ -13,6 +13,7 @@ import msgspec
 from eagle_eye.ledger import Notification
 
 from .alert import Alert, alert_of
+from .receiver import BY_SEVERITY
 
 
 class DecodedNotification(NamedTuple):
@@ -44,7 +45,7 @@ class PendingNotification:
 
 
 def merge(notifications: Iterable[Notification]) -> tuple[list[PendingNotification], list[Notification]]:
-    """(what is next of each incident, in the order of their oldest notifications; notifications that cannot be read)."""
+    """(what is next of each incident, the gravest first and then in the order of their oldest notifications; notifications that cannot be read)."""
     by_incident: dict[str, list[DecodedNotification]] = {}
     unreadable = []
     for notification in notifications:
@@ -54,7 +55,8 @@ def merge(notifications: Iterable[Notification]) -> tuple[list[PendingNotificati
             unreadable.append(notification)
         else:
             by_incident.setdefault(alert.id, []).append(DecodedNotification(notification, alert))
-    return [_head(run) for run in by_incident.values()], unreadable
+    heads = [_head(run) for run in by_incident.values()]
+    return sorted(heads, key=lambda head: -BY_SEVERITY.index(head.alert.severity)), unreadable
 
 
 def _head(run: Sequence[DecodedNotification]) -> PendingNotification:

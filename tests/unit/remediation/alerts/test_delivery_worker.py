@@ -40,11 +40,11 @@ class Office:
             raise answer
         return answer if isinstance(answer, httpx.Response) else httpx.Response(answer)
 
-    def post(self, *names):
+    def post(self, *names, severity=Severity.SEV1):
         """Notifications like "i1t": the trigger of i1."""
         for name in names:
             alert = Alert(
-                id=name[:-1], notification=name, event_action=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s",
+                id=name[:-1], notification=name, event_action=WORDS[name[-1]], job="j", cause="c", severity=severity, state="open", summary="s",
                 opened=self.clock.now(), time=self.clock.now(),
             )
             self.ledger.enqueue("pager", encode(alert), self.clock.now())
@@ -245,6 +245,16 @@ def test_the_pace_is_bounded_and_the_last_letter_says_how_many_wait(ledger, cloc
     assert office.round(31) == 5
     assert sum(office.round(60) for _ in range(10)) == 24 - 10
     assert office.waiting == 0
+
+
+def test_the_gravest_waits_behind_no_storm(ledger, clock):
+    office = Office(ledger, clock, per_minute=2)
+    office.post(*(f"i{number}t" for number in range(40)), severity=Severity.SEV3)
+    office.post("j1t", "j2t")
+    office.round()
+    office.post("i0u", severity=Severity.SEV2)
+    office.round(61)
+    assert office.heard == ["j1t", "j2t", "i0u", "i1t"]
 
 
 def test_no_bound_is_none(clock):
