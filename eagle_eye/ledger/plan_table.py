@@ -5,7 +5,7 @@ import secrets
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, insert, select, update
 
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
@@ -61,13 +61,6 @@ class PlanTable(Database):
         query = select(progress.c.body).where(progress.c.plan == plan).order_by(progress.c.number)
         with self._reading() as connection:
             return _decoded(connection, query, Progress)
-
-    @patient
-    def unfinished(self) -> tuple[Plan, ...]:
-        """Plans with a step that began and did not end, oldest first: the next leader resumes or undoes them."""
-        last = select(func.max(progress.c.number)).group_by(progress.c.plan, progress.c.step)
-        begun = select(progress.c.plan).where(progress.c.number.in_(last), progress.c.state == "intended")
-        return self._plans(select(plans.c.body).where(plans.c.id.in_(begun)).order_by(plans.c.made, plans.c.id))
 
     @patient
     def begun(self) -> tuple[tuple[Plan, Outcome], ...]:

@@ -103,9 +103,7 @@ def test_notices_are_read_newest_first(ledger: Ledger) -> None:
 
 def test_a_step_is_written_before_and_after_it_runs(ledger: Ledger) -> None:
     ledger.record_intent(a_plan(), a_step("intended"))
-    assert ledger.unfinished() == (a_plan(),)
     ledger.record_result(a_plan(), a_step("done", 105.0))
-    assert ledger.unfinished() == ()
     assert [step.state for step in ledger.progress("plan-1")] == ["intended", "done"]
     assert ledger.plan("plan-1") == a_plan()
 
@@ -117,11 +115,10 @@ def test_a_step_that_was_not_written_before_cannot_be_done(ledger: Ledger) -> No
         ledger.record_intent(a_plan(), a_step("done"))
 
 
-def test_a_plan_whose_second_try_began_is_unfinished_again(ledger: Ledger) -> None:
+def test_a_step_that_failed_may_be_tried_again(ledger: Ledger) -> None:
     for state in ("intended", "failed", "intended"):
         (ledger.record_intent if state == "intended" else ledger.record_result)(a_plan(), a_step(state))
-    ledger.record_intent(a_plan("plan-2", made=99.0), a_step("intended", step="dump"))
-    assert [plan.id for plan in ledger.unfinished()] == ["plan-2", "plan-1"]
+    assert [step.state for step in ledger.progress("plan-1")] == ["intended", "failed", "intended"]
 
 
 def test_an_outcome_is_replaced_by_later_word(ledger: Ledger) -> None:
