@@ -1,4 +1,4 @@
-"""Garbage collection of rings, sockets and job files whose process and launcher are dead.
+"""Garbage collection of rings, sockets, checkpoints in memory and job files whose process and launcher are dead.
 
 A launcher removes its own files; this is for one that was killed. Called by the training collector every 30 s, and by the
 next launcher of the run directory when it starts.
@@ -12,6 +12,7 @@ from pathlib import Path
 from collectors.worker.procfs import alive
 from eagle_eye.errors import RingError
 from eagle_eye.training import flight_recorder, group_progress
+from eagle_eye.training.checkpoint.memory_segment import SUFFIX, UNFINISHED, segment_of
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import digest_of
 
@@ -24,6 +25,8 @@ BESIDE = (flight_recorder.path_beside, group_progress.path_beside)
 """What else a worker has made where its socket is."""
 YOUNG_S = 60.0
 """Files younger than this are kept: their owner may not be registered yet."""
+MEMORY_KEPT_S = 900.0
+"""Checkpoints in memory are kept so long after the last one: a launcher that was killed may be started again, and its workers load them."""
 FORGOTTEN_S = 3600.0
 """The file of a job without launcher and workers is removed after so long."""
 
@@ -38,6 +41,8 @@ def collect_garbage(
     home = digest_of(str(run_dir.absolute()))[:8]  # in shared memory the names say of which run directory they are
     rings = [path for place, names in zip(places, ("*.ring", f"eagle-eye-*-{home}-*.ring"), strict=True) for path in place.glob(names)]
     garbage += [path for path in rings if _is_orphaned_ring(path, launched, node, now)]
+    segments = [path for ending in ("", f".*{UNFINISHED}") for path in shared.glob(f"eagle-eye-*-{home}-*{SUFFIX}{ending}")]
+    garbage += [path for path in segments if _is_orphaned_segment(path, launched, node, now)]
     garbage += [path for path in run_dir.glob("*.sock") if _is_orphaned_socket(path, launched, now)]
     garbage += [Path(beside(str(path))) for path in garbage if path.suffix == ".sock" for beside in BESIDE]
     return [path for path in dict.fromkeys(garbage) if _remove(path)]
@@ -68,6 +73,18 @@ def _is_orphaned_ring(ring: Path, launched: dict[str, bool], node: str, now: flo
             return ours and not reader.alive() and not launched.get(run, False)
     except RingError:
         return False  # not ours, or of another version: not ours to remove
+
+
+def _is_orphaned_segment(path: Path, launched: dict[str, bool], node: str, now: float) -> bool:
+    """Checkpoints in memory of a worker of this node whose process and launcher are dead, for MEMORY_KEPT_S."""
+    if _age_s(path, now) < MEMORY_KEPT_S:
+        return False
+    try:
+        segment = segment_of(path)
+    except OSError:
+        return False  # another user's, or not ours to remove
+    run, _, place = segment.worker.partition("/")
+    return place.rpartition("/")[0] == node and not alive(segment.pid, segment.start_time) and not launched.get(run, False)
 
 
 def _is_orphaned_socket(path: Path, launched: dict[str, bool], now: float) -> bool:

@@ -13,6 +13,9 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, attempt, retry_s)
                                                     storage refused a checkpoint; training goes on, and it is tried again after
                                                     retry_s. path: of the folder; free_bytes: -1 if unknown; attempt: in a row
+    memory_checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, safe_step, retry_s)
+                                                    the node's memory refused one; told once. safe_step: the newest that is
+                                                    whole in memory, -1: none
 
 any process of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}

@@ -59,7 +59,8 @@ REPORTED_S = 1.0
 
 SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
-"""Fields of a worker's message that become attributes of checkpoint.saved and checkpoint.failed."""
+UNSAVED_IN_MEMORY = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
+"""Fields of a worker's message that become attributes of checkpoint.saved, checkpoint.failed and checkpoint.memory_failed."""
 
 
 def refuse_other_job(command: Command, job: str) -> None:
@@ -381,6 +382,10 @@ class JobMember:
             self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
         elif kind == "checkpoint_failed":
             self._checkpoint_failed(worker, message)
+        elif kind == "memory_checkpoint_failed":
+            attributes = {name: str(message.get(name, "")) for name in UNSAVED_IN_MEMORY} | {"worker": worker.name}
+            text = f"worker {worker.name} has no checkpoint of step {attributes['step']} in memory: {attributes['reason']}"
+            self._event_log.of_job("checkpoint.memory_failed", text, attributes)
         return None
 
     def _checkpoint_failed(self, worker: Worker, message: messages.ProbeMessage) -> None:

@@ -29,6 +29,8 @@ class WorkerPaths(msgspec.Struct, frozen=True, kw_only=True):
     probe: str
     """Unix socket of the probe."""
     checkpoints: str
+    memory: str = ""
+    """File in shared memory for the worker's checkpoints; '' where there is none."""
     elastic: str = ""
     """Unix socket of the launcher for elastic workers."""
 
@@ -83,6 +85,7 @@ def _ours(layout: Layout, place: RankPlacement, paths: WorkerPaths, token: str) 
         "EAGLE_EYE_PROBE_SOCKET": paths.probe,
         "EAGLE_EYE_TOKEN": token,
         "EAGLE_EYE_CHECKPOINT_DIR": paths.checkpoints,
+        "EAGLE_EYE_CHECKPOINT_MEMORY": paths.memory,
         "EAGLE_EYE_RESUME_STEP": str(layout.resume_step),
         "EAGLE_EYE_SKIP_STEPS": ",".join(map(str, layout.skipped)),
     }

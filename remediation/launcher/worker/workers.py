@@ -16,6 +16,7 @@ import msgspec
 
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
+from eagle_eye.training.checkpoint.memory_segment import SUFFIX
 from eagle_eye.training.ring_buffer import LoopState, RingReader, ScriptEnd
 from eagle_eye.types import Layout, RankPlacement, digest_of
 from remediation.launcher.coordinator.failure_signature import ended_by_itself
@@ -197,7 +198,7 @@ class Workers:
         secret = secrets.token_hex(16)
         paths = WorkerPaths(
             inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints),
-            elastic=str(settings.elastic_socket),
+            memory=self._memory_of(place.local_rank), elastic=str(settings.elastic_socket),
         )  # fmt: skip
         environment = worker_environment(self._environment, layout, place, store, paths, secret, max_restarts)
         if joining:
@@ -455,7 +456,7 @@ class Workers:
         return messages.token(worker.secret, worker.tokens - 1)
 
     def close(self) -> None:
-        """Forget everything and remove the rings and the sockets of the probes."""
+        """Forget everything and remove the rings, the checkpoints in memory, and the sockets of the probes."""
         self._watch.close()
         self._close_readers()
         self._sweep(None)
@@ -468,6 +469,10 @@ class Workers:
     def _ring_of(self, slot: int, epoch: int) -> Path:
         return self._ring_dir / f"{self._rings}{slot}-{epoch}.ring"
 
+    def _memory_of(self, slot: int) -> str:
+        """Of all the worker's processes: a successor finds what its predecessor has saved there."""
+        return "" if self._ring_dir == self._settings.run_dir else str(self._ring_dir / f"{self._rings}{slot}{SUFFIX}")
+
     def _socket_of(self, slot: int, epoch: int) -> Path:
         return self._settings.run_dir / f"{self._settings.run}-{slot}-{epoch}.sock"
 
@@ -478,13 +483,13 @@ class Workers:
                 raise ConfigError(f"{path} is too long for a unix socket: choose a shorter --run-dir or run name")
 
     def _sweep(self, keep_from: int | None) -> None:
-        """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read."""
+        """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read. None: all, and checkpoints in memory."""
         for folder, prefix in ((self._ring_dir, self._rings), (self._settings.run_dir, f"{self._settings.run}-")):
-            ours = re.compile(rf"{re.escape(prefix)}\d+-(\d+)\.(ring|sock)")  # run `7-1` beside run `7` keeps its own
+            ours = re.compile(rf"{re.escape(prefix)}\d+(-(\d+)\.(ring|sock)|{re.escape(SUFFIX)})")  # run `7-1` beside run `7` keeps its own
             try:
                 for path in folder.glob("*.*"):
                     named = ours.match(path.name)
-                    if named and (keep_from is None or int(named[1]) < keep_from):
+                    if named and (keep_from is None or int(named[2] or keep_from) < keep_from):
                         path.unlink(missing_ok=True)
             except OSError as error:  # read-only by now, or no descriptor is left: what stays costs some space, and no epoch
                 log.warning("what earlier epochs have left in %s cannot be removed: %s", folder, error)

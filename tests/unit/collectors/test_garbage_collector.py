@@ -4,12 +4,14 @@ import contextlib
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 
-from collectors.agent.garbage_collector import _has_no_listener, collect_garbage
+from collectors.agent.garbage_collector import MEMORY_KEPT_S, _has_no_listener, collect_garbage
 from collectors.agent.job_directory import JobDirectory
 from collectors.worker.procfs import ProcessHandle, alive
 from eagle_eye.clock import FakeClock
+from eagle_eye.training.checkpoint import memory_segment
 from eagle_eye.training.ring_buffer import RingWriter, start_time_of
 from eagle_eye.types import digest_of
 from fakes.no_descriptors import no_descriptors
@@ -60,6 +62,29 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
     assert of_others.exists(), "of another run directory: its launcher may live"
     assert (outside / "precious").exists(), "a listing cannot make us remove anything outside our folders"
     assert (tmp_path / "r2-launcher.sock").exists()
+
+
+def test_checkpoints_in_memory_outlive_a_killed_launcher_for_a_time(tmp_path: Path, clock: FakeClock) -> None:
+    shared, home = tmp_path / "shared", digest_of(str(tmp_path))[:8]
+    shared.mkdir()
+    names = {"r0-n1": "r0/n1/0", "r1-n1": "r1/n1/0", "r0-n2": "r0/n2/0", "r2-n1": "r2/n1/0"}
+    paths = {worker: shared / f"eagle-eye-0-{name}-{home}-0.memory" for name, worker in names.items()}
+    reserved = shared / f"eagle-eye-0-r0-n1-{home}-1.memory.77.new"
+    for worker, path in {**paths, "r0/n1/1": reserved}.items():
+        path.write_bytes(header(worker, os.getpid() if worker == "r2/n1/0" else DEAD_PID))
+    (shared / f"eagle-eye-0-r0-n1-{home}-2.memory").write_text("nothing of ours")
+    write_listing(tmp_path, Trainer(tmp_path, 0, clock), launcher=os.getpid())  # of run r1
+    jobs, now = JobDirectory(tmp_path).read(), reserved.stat().st_mtime
+    assert collect_garbage(tmp_path, jobs, now + MEMORY_KEPT_S - 60, "n1", shared) == [], "its launcher may be started again"
+    assert collect_garbage(tmp_path, jobs, now + MEMORY_KEPT_S + 60, "n1", shared) == [paths["r0/n1/0"], reserved]
+
+
+def header(worker: str, pid: int) -> bytes:
+    """The first page of a segment of checkpoints."""
+    path = Path(f"/proc/{pid}")
+    start = start_time_of(pid) if path.exists() else 1
+    name = worker.encode()
+    return struct.pack("<8s5q", memory_segment.MAGIC, memory_segment.VERSION, 0, pid, start, len(name)).ljust(128, b"\0") + name.ljust(4096 - 128, b"\0")
 
 
 def test_what_a_killed_launcher_itself_listened_on_goes_at_once(tmp_path: Path, clock: FakeClock) -> None:

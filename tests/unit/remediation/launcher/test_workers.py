@@ -33,6 +33,18 @@ def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_
     assert not workers.is_on_its_way(0)
 
 
+def test_checkpoints_in_memory_outlive_the_epochs_and_go_with_the_job(tmp_path: Path) -> None:
+    workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    memory = Path(workers._memory_of(0))
+    ring, reserved = workers._ring_of(0, 1), memory.with_name(f"{memory.name}.77.new")
+    for path in (memory, ring, reserved):
+        path.touch()
+    workers._sweep(2)
+    assert (memory.exists(), reserved.exists(), ring.exists()) == (True, True, False)
+    workers.close()
+    assert (memory.exists(), reserved.exists()) == (False, False)
+
+
 def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) -> None:
     class Hasty:
         """Tells of the birth and of the end in one breath, as a busy machine makes it look."""

@@ -1,0 +1,321 @@
+"""Checkpoints in the memory of the node: copied beside the next step, found by the worker's successor.
+
+    memory = MemoryCheckpoints([optimizer])
+    found = memory.load(state())
+    start = found.step if found else 0
+    for step in range(start, steps):
+        ...                               # forward, backward
+        optimizer.step()                  # waits for what is not copied yet
+        memory.save(state(), step + 1)    # returns at once
+
+Between two steps of the optimizer its parameters do not change: they are copied meanwhile, and `optimizer.step()` waits for the rest. What no
+given optimizer guards (buffers, random generators) is copied by `save` itself. Nothing of it reaches the training as an error: where the node
+has no memory for it, a save is left out and the launcher is told. Without a launcher that gives a place there are no such checkpoints.
+"""
+
+import atexit
+import errno
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .memory_layout import Guards, Shard, StateLayout, local_of
+from .memory_report import FailureReport
+from .memory_restore import LoadedState, restore
+from .memory_segment import SLOTS, MemorySegment, TornCopy, slot_bytes
+from .state_copy import DeviceCopy, StateCopy
+
+VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
+WAIT_S = 5.0
+"""A step of the optimizer waits so long for a piece that somebody is copying (1 MiB), then the copy is given up."""
+END_S = 5.0
+"""A process that ends waits so long for the copy that is under way."""
+_log = logging.getLogger("eagle_eye.checkpoint")
+_clients: "weakref.WeakSet[MemoryCheckpoints]" = weakref.WeakSet()
+
+
+class MemoryCheckpoints:
+    """Of one worker. `optimizers`: those that write to the state, and nothing else does but between `wait` and `save`.
+
+    `replicated`: all ranks hold the same state (plain data parallelism), so that a copy of another rank, or of a world of another size, will do.
+    """
+
+    def __init__(self, optimizers: Iterable[Any] = (), path: str | os.PathLike[str] | None = None, *, replicated: bool = False) -> None:
+        given = os.fspath(path) if path is not None else os.environ.get(VARIABLE, "")
+        self._path = Path(given).absolute() if given else None
+        self._optimizers = list(optimizers)
+        self._replicated = replicated
+        self._shard = Shard.here()
+        self._report = FailureReport(given)
+        self._segment: MemorySegment | None = None
+        self._pinned = False
+        self._copy: StateCopy | None = None
+        self._thread: threading.Thread | None = None
+        self._sequence = 0
+        self._slot = 0
+        """The next one to write."""
+        self.safe_step = -1
+        """The newest step that is whole in memory; -1: none."""
+        self.left_out = 0
+        """Saves that were not begun: another one was under way, or there was no memory."""
+        self.waited_s = 0.0
+        """Seconds that steps of the optimizers have waited for copies."""
+        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
+        atexit.register(self._end)
+        _clients.add(self)
+
+    # --- save --------------------------------------------------------------------------------------------------
+
+    def save(self, state: dict[str, Any], step: int, *, caller_waits: bool = False) -> bool:
+        """Begin to copy the state as the checkpoint of `step`, the first one still to do. False if it is left out.
+
+        That happens while the save before is not done, while memory is being reserved (the first save, and when the state has grown), and
+        after a failure, for 1, 2, 4, … 60 s. `caller_waits`: the caller calls `wait` before anything changes the state: all of it is copied
+        beside the training then. Raises TypeError for what a checkpoint cannot hold.
+        """
+        if self._path is None:
+            return False
+        layout = StateLayout(state, self._guards(caller_waits))
+        try:
+            begun = self._begin(layout, step)
+        except Exception as error:  # noqa: BLE001 - training goes on without it
+            self._failed(error, step, layout.payload_bytes)
+            begun = False
+        self.left_out += not begun
+        return begun
+
+    def prepare(self, state: dict[str, Any]) -> bool:
+        """Reserve the memory for such a state now, before the training begins: 0.6 s a GiB. False if there is none."""
+        if self._path is None:
+            return False
+        layout = StateLayout(state)
+        self._join(None)
+        if not self._has_room(layout):
+            self._reserve(layout)
+        return self._has_room(layout)
+
+    def wait(self) -> None:
+        """Until the whole state is copied (not: until it is checked), and may be changed."""
+        self._wait(None)
+
+    def finish(self) -> None:
+        """Until the save under way is done."""
+        self._join(None)
+
+    def close(self) -> None:
+        """Wait for the save under way and let go of the memory; what is there stays for a successor."""
+        self._join(None)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        atexit.unregister(self._end)
+        self._release()
+        self._path = None
+
+    def _begin(self, layout: StateLayout, step: int) -> bool:
+        if self._is_busy() or self._report.is_delayed():
+            return False
+        if not self._has_room(layout):
+            self._start(lambda: self._reserve(layout, step))
+            return False
+        assert self._segment is not None
+        segment, slot = self._segment, self._slot
+        segment.clear(slot)
+        offset = segment.payload_at(slot, layout.payload_bytes)
+        copy = StateCopy(layout.tensors, segment.memory, segment.address, offset, layout.payload_bytes, self._device_copy(layout))
+        copy.copy_at_once()
+        self._copy = copy
+        try:
+            self._start(lambda: self._finish(copy, layout, step, slot))
+        except RuntimeError as error:  # a limit of processes: no thread can be started
+            copy.fail(error)
+            raise
+        return True
+
+    def _finish(self, copy: StateCopy, layout: StateLayout, step: int, slot: int) -> None:
+        """In the thread: copy the rest, and make it visible."""
+        try:
+            assert self._segment is not None
+            sums, finite = copy.finish()
+            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, finite, self._shard), sums, layout.payload_bytes)
+        except Exception as error:  # noqa: BLE001 - it must not reach the training
+            copy.fail(error)
+            self._failed(error, step, layout.payload_bytes)
+            return
+        finally:
+            if self._copy is copy:
+                self._copy = None  # it keeps the tensors
+        self._sequence += 1
+        self._slot = (slot + 1) % SLOTS
+        self.safe_step = step
+        self._report.succeeded(step)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="eagle-eye-memory-checkpoint", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _join(self, wait_s: float | None) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(wait_s)
+
+    def _device_copy(self, layout: StateLayout) -> DeviceCopy | None:
+        devices = {placed.tensor.device for placed in layout.tensors if placed.tensor.device.type == "cuda"}
+        if not devices:
+            return None
+        from .cuda_copy import CudaCopy
+
+        return CudaCopy(devices)
+
+    # --- what waits --------------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._wait(next((index for index, ours in enumerate(self._optimizers) if ours is optimizer), None))
+
+    def _wait(self, optimizer: int | None) -> None:
+        copy = self._copy
+        if copy is None:
+            return
+        began = time.perf_counter()
+        try:
+            copy.wait(optimizer, WAIT_S)
+        except Exception as error:  # noqa: BLE001 - the step goes on, and the copy does not count
+            copy.fail(error)
+        if copy.is_copied:
+            self._copy = None
+        self.waited_s += time.perf_counter() - began
+
+    def _guards(self, caller_waits: bool) -> Callable[[torch.Tensor], Guards]:
+        """Which optimizers write to a tensor: by its memory, which a state_dict's tensors share."""
+        owners: dict[int, set[int]] = {}
+        for index, optimizer in enumerate(self._optimizers):
+            for tensor in _tensors_of(optimizer):
+                owners.setdefault(_memory_of(tensor), set()).add(index)
+        everybody = frozenset({-1})
+
+        def guards_of(tensor: torch.Tensor) -> Guards:
+            return frozenset(owners.get(_memory_of(tensor), ())) or (everybody if caller_waits else frozenset())
+
+        return guards_of
+
+    # --- memory ------------------------------------------------------------------------------------------------
+
+    def _has_room(self, layout: StateLayout) -> bool:
+        segment = self._segment
+        return segment is not None and segment.is_visible() and segment.has_room(layout.table_bytes, layout.payload_bytes)
+
+    def _reserve(self, layout: StateLayout, step: int = -1) -> None:
+        """A segment with room for this state, that of the predecessor if it has. Does not raise."""
+        assert self._path is not None
+        try:
+            try:
+                self._open()
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # of another version, or no segment at all: replaced
+                    raise
+            if not self._has_room(layout):
+                if self.safe_step < 0:
+                    self._release()
+                    self._path.unlink(missing_ok=True)  # it holds nothing: its room is needed
+                segment = MemorySegment.create(self._path, slot_bytes(layout.table_bytes, layout.payload_bytes), os.environ.get("EAGLE_EYE_WORKER", ""))
+                self._release()
+                self._segment, self._slot = segment, 0
+            self._map(layout)
+        except Exception as error:  # noqa: BLE001 - training goes on without it
+            self._failed(error, step, 2 * layout.payload_bytes)
+
+    def _map(self, layout: StateLayout) -> None:
+        assert self._segment is not None
+        self._segment.populate()
+        if any(placed.tensor.device.type == "cuda" for placed in layout.tensors):
+            from . import cuda_copy
+
+            self._pinned = cuda_copy.pin(self._segment.address, len(self._segment.memory))
+
+    def _open(self) -> None:
+        """The predecessor's segment, if there is one. Raises OSError if it is not ours."""
+        if self._segment is not None or self._path is None:
+            return
+        try:
+            self._segment = MemorySegment.open(self._path)
+        except FileNotFoundError:
+            return
+        newest = None
+        for slot in range(SLOTS):
+            try:
+                content = self._segment.read(slot)
+            except TornCopy:
+                continue
+            if newest is None or content.sequence > newest.sequence:
+                newest = content
+        if newest is not None:
+            self._sequence, self._slot, self.safe_step = newest.sequence, (newest.slot + 1) % SLOTS, newest.step
+
+    def _release(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is None:
+            return
+        if self._pinned:
+            from . import cuda_copy
+
+            cuda_copy.unpin(segment.address)
+            self._pinned = False
+        segment.close()
+
+    def _failed(self, error: Exception, step: int, needed: int) -> None:
+        self._report.failed(error, step, needed, self.safe_step)
+
+    # --- load --------------------------------------------------------------------------------------------------
+
+    def load(self, template: dict[str, Any], *, at_most: int | None = None) -> LoadedState | None:
+        """Copy the newest whole state into the tensors of `template`; None if there is none, and then nothing was changed.
+
+        The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its
+        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take. Where
+        torch.distributed is initialized, all ranks call this and load the same step, the newest that all of them hold whole.
+        """
+        limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
+        self._join(None)
+        try:
+            self._open()
+        except (OSError, ValueError) as error:
+            _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
+        return restore(self._segment, template, limit, None if self._replicated else self._shard)
+
+    def _end(self) -> None:
+        """At the end of the process."""
+        self._join(END_S)
+
+    def forget(self) -> None:
+        """In a forked child, which has no thread, and whose training, if any, is not this one: nothing is saved there."""
+        self._path = self._segment = self._copy = self._thread = None
+
+
+def _tensors_of(optimizer: Any) -> Iterable[torch.Tensor]:
+    """Parameters and state: what a step may change."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield parameter
+            yield from (value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, torch.Tensor))
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return int(local_of(tensor).untyped_storage().data_ptr())
+
+
+def _forget_all() -> None:
+    for client in _clients:
+        client.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,150 @@
+"""What of a state lies where in a slot: the tensors of this process one behind the other, and the rest as JSON."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from eagle_eye.training import state_tree
+
+from .memory_segment import ROW
+
+_ALIGN = 64
+_BITS = {torch.float16: (torch.int16, 0x7C00)}
+Guards = frozenset[int]
+"""The optimizers that may write to a tensor, by their place in the client's list."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTensor:
+    """A tensor of the state and its place in the payload."""
+
+    name: str
+    tensor: torch.Tensor
+    """What this process holds of it."""
+    offset: int
+    bytes: int
+    guards: Guards
+    shard: str
+    """Of a distributed tensor: its whole shape, mesh and placements; '' of any other."""
+
+
+class Shard(NamedTuple):
+    """Which part of the job's state a process holds."""
+
+    rank: int
+    world: int
+
+    @classmethod
+    def here(cls) -> "Shard":
+        """By the environment that torchrun and our launcher give."""
+        return cls(int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1))
+
+
+class StateLayout:
+    """Of one state. Raises TypeError for what a checkpoint cannot hold."""
+
+    def __init__(self, state: dict[str, Any], guards_of: Callable[[torch.Tensor], Guards] = lambda _: frozenset()) -> None:
+        tensors, self.rest = state_tree.flatten(state, lambda value: isinstance(value, torch.Tensor))
+        self._rest_bytes = len(json.dumps(self.rest))  # what JSON cannot hold is the state's fault, and raises here
+        self.tensors: list[PlacedTensor] = []
+        self.payload_bytes: int = 0
+        for name, tensor in tensors.items():
+            self._place(name, tensor, guards_of)
+
+    def _place(self, name: str, tensor: torch.Tensor, guards_of: Callable[[torch.Tensor], Guards]) -> None:
+        local = local_of(tensor)
+        if local.layout is not torch.strided or local.is_quantized or local.is_meta:
+            raise TypeError(f"a checkpoint in memory cannot hold the tensor {name!r}: it is sparse, quantized or has no data")
+        size = int(local.numel() * local.element_size())
+        step = ROW if size >= ROW else _ALIGN  # rows of a large tensor are its own: they are summed while they are in the cache
+        at = -(-self.payload_bytes // step) * step
+        self.tensors.append(PlacedTensor(name, local, at, size, guards_of(local), shard_of(tensor)))
+        self.payload_bytes = at + size
+
+    @property
+    def table_bytes(self) -> int:
+        """An upper bound."""
+        return self._rest_bytes + 1024 + sum(int(200 + 2 * len(placed.name) + len(placed.shard) + 24 * placed.tensor.dim()) for placed in self.tensors)
+
+    def table(self, step: int, finite: bool, shard: Shard) -> bytes:
+        """As it is stored."""
+        rows = {each.name: [str(each.tensor.dtype), list(each.tensor.shape), each.offset, each.bytes, each.shard] for each in self.tensors}
+        head = {"step": step, "finite": finite, "rank": shard.rank, "world": shard.world, "pid": os.getpid(), "saved": time.time()}
+        return json.dumps({**head, "tensors": rows, "rest": self.rest}).encode()
+
+
+class StoredTensor(NamedTuple):
+    """A row of the table of a slot."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+    shard: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """The table of a slot."""
+
+    step: int
+    finite: bool
+    shard: Shard
+    tensors: Mapping[str, StoredTensor]
+    rest: Any
+
+    @classmethod
+    def parse(cls, table: bytes) -> "StoredTable":
+        """Raises ValueError, KeyError or TypeError for what is none."""
+        words = json.loads(table)
+        rows = {name: StoredTensor(_dtype(dtype), tuple(shape), at, size, shard) for name, (dtype, shape, at, size, shard) in words["tensors"].items()}
+        return cls(words["step"], words["finite"], Shard(words["rank"], words["world"]), rows, words["rest"])
+
+    def mismatch(self, tensors: Mapping[str, torch.Tensor]) -> str:
+        """Why this is not the state that a template asks for; '' if it is. What the template lacks is new: optimizers have no state at first."""
+        for name, tensor in tensors.items():
+            stored = self.tensors.get(name)
+            if stored is None:
+                return f"it has no tensor {name!r}"
+            local = local_of(tensor)
+            if (local.dtype, tuple(local.shape)) != stored[:2] or shard_of(tensor) != stored.shard:
+                return f"tensor {name!r} is {stored.dtype} {list(stored.shape)} {stored.shard} there, and {local.dtype} {list(local.shape)} {shard_of(tensor)} here"
+        parts = [name for name, stored in self.tensors.items() if stored.shard and name not in tensors]
+        return f"the distributed tensor {parts[0]!r} is not in the template" if parts else ""
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of it: the shard of a DTensor, without its gradient."""
+    detached = tensor.detach()
+    local: torch.Tensor = detached.to_local() if hasattr(detached, "to_local") else detached
+    return local
+
+
+def shard_of(tensor: torch.Tensor) -> str:
+    """Which part of a DTensor this process holds; '' for a plain tensor."""
+    if not hasattr(tensor, "placements"):
+        return ""
+    mesh = tensor.device_mesh
+    return f"{list(tensor.shape)} {tensor.placements} at {mesh.get_coordinate()} of {tuple(mesh.shape)}"
+
+
+def all_finite(values: torch.Tensor) -> bool:
+    """Whether no value is infinite or NaN. A sum tells it at the speed of memory; only where that overflows each value is looked at."""
+    if values.dtype in _BITS:  # a sum of half precision overflows at once
+        whole, exponent = _BITS[values.dtype]
+        return bool(((values.view(whole) & exponent).amax() != exponent).item())
+    if values.element_size() == 1:
+        values = values.to(torch.float32)
+    return bool(torch.isfinite(values.sum()).item()) or bool(torch.isfinite(values).all().item())
+
+
+def _dtype(text: str) -> torch.dtype:
+    found = getattr(torch, text.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"unknown dtype {text!r}")
+    return found

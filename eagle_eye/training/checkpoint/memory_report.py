@@ -1,0 +1,72 @@
+"""What the launcher and the log are told of checkpoints that the node's memory refused, and when to try again."""
+
+import contextlib
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from eagle_eye.training import messages
+from eagle_eye.training.save_retry import FIRST_S, LONGEST_S, room_text
+from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure, size_text, storage_failure
+
+from . import memory_segment
+
+_log = logging.getLogger("eagle_eye.checkpoint")
+
+
+class FailureReport:
+    """Of one client: each failure is told once, until a save succeeds or another failure comes."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._failures = 0
+        """In a row."""
+        self._retry_at = 0.0
+        self._told: tuple[str, str] | None = None
+
+    def is_delayed(self) -> bool:
+        """The next attempt is not due yet."""
+        return self._clock() < self._retry_at
+
+    def failed(self, error: Exception, step: int, needed: int, safe_step: int) -> None:
+        """Tell it, if it is news. `step`: of the checkpoint that was due; `safe_step`: the newest that is whole in memory, -1: none."""
+        self._failures += 1
+        delay = min(LONGEST_S, FIRST_S * 2 ** min(self._failures - 1, 16))
+        self._retry_at = self._clock() + delay
+        failure = self._failure(error)
+        if self._told == (failure.errno, type(error).__name__):
+            return
+        self._told = failure.errno, type(error).__name__
+        safe = f"the newest one there is that of step {safe_step}" if safe_step >= 0 else "there is none"
+        _log.error(
+            "no checkpoint in memory (%s): %s; two copies need %s, %s; %s, training goes on, and it is tried again",
+            self._path, failure.reason, size_text(needed), room_text(failure), safe,
+        )  # fmt: skip
+        _tell_launcher(
+            step=step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed,
+            safe_step=safe_step, retry_s=delay,
+        )  # fmt: skip
+
+    def _failure(self, error: Exception) -> StorageFailure:
+        if not isinstance(error, OSError):
+            return StorageFailure(self._path, "", f"{type(error).__name__}: {error}", UNKNOWN)
+        failure = storage_failure(error, self._path)
+        return replace(failure, free_bytes=memory_segment.free_memory()) if error.errno == errno.ENOMEM else failure
+
+    def succeeded(self, step: int) -> None:
+        """A checkpoint is whole."""
+        if self._failures:
+            _log.warning("the checkpoint of step %d is in memory (%s), after %d attempt(s) that failed", step, self._path, self._failures)
+        self._failures, self._retry_at, self._told = 0, 0.0, None
+
+
+def _tell_launcher(**fields: Any) -> None:
+    launcher = os.environ.get("EAGLE_EYE_SOCKET")
+    if launcher:
+        worker, epoch = os.environ.get("EAGLE_EYE_WORKER", ""), int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
+        with contextlib.suppress(OSError):  # training goes on whether or not the launcher knows of it
+            messages.send(launcher, messages.encode("memory_checkpoint_failed", worker=worker, epoch=epoch, **fields))

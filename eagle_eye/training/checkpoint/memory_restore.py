@@ -1,0 +1,161 @@
+"""Loading from the segment of this worker: the newest copy that is whole, this process's part, and on all ranks the same step."""
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eagle_eye.training import state_tree
+
+from .memory_layout import Shard, StoredTable, StoredTensor, local_of
+from .memory_segment import ROW, SLOTS, MemorySegment, SlotContent, TornCopy, rows_of
+from .row_sums import RowSums
+from .state_copy import tensor_at
+
+THREADS = 2
+"""One does not reach the speed of the memory; more than two gain little."""
+_PIECE = 1 << 24
+_log = logging.getLogger("eagle_eye.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState:
+    """What was loaded."""
+
+    state: dict[str, Any]
+    step: int
+    skipped: tuple[str, ...]
+    """Newer copies that could not be used, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeCopy:
+    """A copy that was verified, or is to be."""
+
+    content: SlotContent
+    table: StoredTable
+
+
+def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: int, shard: Shard | None) -> LoadedState | None:
+    """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do."""
+    tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
+    skipped: list[str] = []
+    copies = {} if segment is None else _usable(segment, tensors, at_most, shard, skipped)
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "eagle-eye-memory-load") as threads:
+        while (step := _agreed(sorted(copies, reverse=True))) >= 0:
+            copy = copies.pop(step)
+            assert segment is not None
+            why = _damage(segment, copy, threads.map)
+            if why:
+                _skip(skipped, f"the copy of step {step} in slot {copy.content.slot} of {segment.path}", why)
+            if not _all(not why):
+                continue
+            state = state_tree.unflatten(_filled(segment, copy, tensors, threads.map), copy.table.rest)
+            _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, segment.path, copy.content.slot)
+            return LoadedState(state, step, tuple(skipped))
+    return None
+
+
+def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], at_most: int, shard: Shard | None, skipped: list[str]) -> dict[int, _WholeCopy]:
+    """By step: the copies whose description fits. Of two of one step the newer one."""
+    found: dict[int, _WholeCopy] = {}
+    for slot in range(SLOTS):
+        place = f"slot {slot} of {segment.path}"
+        try:
+            content = segment.read(slot)
+            table = StoredTable.parse(content.table)
+        except (TornCopy, ValueError, KeyError, TypeError, AttributeError) as error:
+            _skip(skipped, place, str(error))
+            continue
+        why = _misfit(table, tensors, at_most, shard)
+        if why:
+            _skip(skipped, f"the copy of step {content.step} in {place}", why)
+        elif table.step not in found or found[table.step].content.sequence < content.sequence:
+            found[table.step] = _WholeCopy(content, table)
+    return found
+
+
+def _misfit(table: StoredTable, tensors: Mapping[str, torch.Tensor], at_most: int, shard: Shard | None) -> str:
+    """Why a whole copy is not the one that is wanted."""
+    if 0 <= at_most < table.step:
+        return f"the job starts again from step {at_most} at the latest"
+    if not table.finite:
+        return "it holds values that are not finite"
+    if shard is not None and table.shard != shard:
+        return f"it is rank {table.shard.rank} of {table.shard.world}, this is rank {shard.rank} of {shard.world}"
+    return table.mismatch(tensors)
+
+
+def _damage(segment: MemorySegment, copy: _WholeCopy, spread: Callable[..., Any]) -> str:
+    """Which part of the payload is not as it was written; '' if all is."""
+    content = copy.content
+    sums = RowSums(segment.memory, content.payload_at, content.payload_bytes)
+    count = rows_of(content.payload_bytes)
+    step = -(-count // THREADS) or 1
+    rows = [row for row in spread(lambda first: sums.differ(content.sums, first, min(count, first + step)), range(0, count, step)) if row >= 0]
+    if not rows:
+        return ""
+    at = rows[0] * ROW
+    name = next((name for name, stored in copy.table.tensors.items() if stored.offset < at + ROW and stored.offset + stored.bytes > at), "?")
+    return f"it was changed since it was written (digest of bytes {at} to {at + ROW}, in {name!r})"
+
+
+def _filled(segment: MemorySegment, copy: _WholeCopy, tensors: Mapping[str, torch.Tensor], spread: Callable[..., Any]) -> dict[str, torch.Tensor]:
+    """The template's tensors, and new ones, with the stored values."""
+    filled: dict[str, torch.Tensor] = {}
+    pieces: list[tuple[int, int, int]] = []
+    for name, stored in copy.table.tensors.items():
+        at = copy.content.payload_at + stored.offset
+        target = tensors.get(name)
+        if target is None:
+            target = torch.empty(stored.shape, dtype=stored.dtype)
+        filled[name] = target
+        local = local_of(target)
+        if local.device.type == "cpu" and local.is_contiguous():
+            pieces += _pieces(local.data_ptr(), segment.address + at, stored)
+        elif stored.bytes:
+            local.copy_(tensor_at(segment.memory, at, stored.dtype, stored.shape))
+    list(spread(lambda piece: ctypes.memmove(*piece), pieces))
+    return filled
+
+
+def _pieces(target: int, source: int, stored: StoredTensor) -> Sequence[tuple[int, int, int]]:
+    return [(target + at, source + at, min(_PIECE, stored.bytes - at)) for at in range(0, stored.bytes, _PIECE)]
+
+
+def _skip(skipped: list[str], what: str, why: str) -> None:
+    skipped.append(f"{what}: {why}")
+    _log.warning("%s cannot be used, an older one is tried: %s", what, why)
+
+
+def _agreed(steps: Sequence[int]) -> int:
+    """The newest step that all ranks hold; -1 if there is none. A rank that was killed later holds one more than the others."""
+    if not _is_distributed():
+        return max(steps, default=-1)
+    ours = torch.full((SLOTS,), -1, dtype=torch.int64)
+    ours[: len(steps)] = torch.tensor(list(steps), dtype=torch.int64)
+    held = [set(each.tolist()) for each in _gathered(ours)]
+    return max(set.intersection(*held) - {-1}, default=-1)
+
+
+def _all(whole: bool) -> bool:
+    """Whether it is so on all ranks."""
+    return whole if not _is_distributed() else all(bool(each.item()) for each in _gathered(torch.tensor([int(whole)])))
+
+
+def _is_distributed() -> bool:
+    distributed = torch.distributed
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+
+
+def _gathered(ours: torch.Tensor) -> list[torch.Tensor]:
+    if "gloo" not in torch.distributed.get_backend() and torch.cuda.is_available():
+        ours = ours.to("cuda")  # NCCL knows no other memory
+    theirs = [torch.empty_like(ours) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(theirs, ours)
+    return theirs

@@ -1,0 +1,257 @@
+"""A file in shared memory that holds the state of one worker twice: while one slot is written, the other one is whole.
+
+The file belongs to a worker (`EAGLE_EYE_CHECKPOINT_MEMORY`), not to a process of it: it outlives a kill, and the worker's successor finds it.
+A header (whose it is) is followed by two slots of the same size. A slot is a page with its description, the table of what lies where (JSON), a
+sum of 64-bit words for each ROW bytes of the payload, and the payload. The first word of the description, the stamp, is written last and
+cleared first: wherever a SIGKILL comes, a slot that is not whole has none. A digest covers description, table and sums.
+
+All memory is reserved before it is mapped: a later store cannot fail. The writer holds a POSIX lock, which ends with its process and which
+no forked child shares. Needs no torch: the agent and the launcher read the header, too.
+"""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from eagle_eye.cgroups import memory_cgroups_of
+from eagle_eye.training.ring_buffer import start_time_of
+
+MAGIC = b"EEMEMCKP"
+VERSION = 1
+PAGE = 4096
+ROW = 1 << 16
+"""Bytes of the payload that one sum covers."""
+SLOTS = 2
+SUFFIX = ".memory"
+"""Of the file's name."""
+UNFINISHED = ".new"
+"""Suffix of a file that is being reserved; before it comes the pid."""
+SPARE = 0.05
+"""This share of the memory that is free stays free: what training needs comes first."""
+_HEADER = struct.Struct("<8s5q")
+"""magic, version, bytes of a slot, pid, start time of the process, length of the worker's name"""
+_WORKER = 128
+_DESCRIPTION = struct.Struct("<7q32s")
+"""stamp (step + 1; 0: not whole), sequence, step, bytes of the table, of the sums, of the payload, offset of the payload; digest"""
+_STAMP = struct.Struct("<q")
+_POPULATE_WRITE, _POPULATE_BYTES = 23, 1 << 22
+"""madvise(2), since Linux 5.14: maps the pages of a range, and keeps what they hold; a piece at a time, since it keeps others from mapping memory."""
+
+
+class TornCopy(ValueError):
+    """A slot holds no whole copy, or one that was changed since it was written; the message says which."""
+
+
+class Segment(NamedTuple):
+    """What the header of a file says."""
+
+    worker: str
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContent:
+    """What a slot holds, by its description."""
+
+    slot: int
+    step: int
+    sequence: int
+    """Rises with each copy: the highest is the newest, also after a restart from an older step."""
+    table: bytes
+    sums: bytes
+    payload_at: int
+    """Offset within the file."""
+    payload_bytes: int
+
+
+def slot_bytes(table: int, payload: int) -> int:
+    """Of a slot for so many bytes of table and payload; there is some room for a table that grows."""
+    rows = rows_of(payload)
+    return _pages(PAGE + 2 * table + 8 * rows + rows * ROW + PAGE)
+
+
+def rows_of(payload: int) -> int:
+    """How many sums cover a payload."""
+    return -(-payload // ROW)
+
+
+class MemorySegment:
+    """The file, mapped. One process at a time holds it."""
+
+    def __init__(self, file: int, path: Path, unfinished: Path | None = None) -> None:
+        self.path = path
+        self._unfinished = unfinished
+        """Its name until it holds a whole copy."""
+        self._file = file
+        self._map = mmap.mmap(file, 0)
+        magic, version, size, *_ = _HEADER.unpack_from(self._map)
+        self.slot_bytes = int(size)
+        if magic != MAGIC or version != VERSION or self.slot_bytes < PAGE or len(self._map) < PAGE + SLOTS * self.slot_bytes:
+            raise OSError(errno.EINVAL, "it is no segment of this version of Eagle Eye", os.fspath(path))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.memory = memoryview(self._map)
+
+    @classmethod
+    def create(cls, path: Path, size: int, worker: str) -> Self:
+        """A new one with slots of `size` bytes. Raises OSError: also ENOMEM where the node or its cgroup has not so much.
+
+        It takes the place of an older one once a copy in it is whole. Takes 0.3 s/GiB, since the kernel clears the memory.
+        """
+        total = PAGE + SLOTS * size
+        free = free_memory()
+        if total > free * (1 - SPARE):
+            raise OSError(errno.ENOMEM, f"the node, or the cgroup of this process, has {free} bytes of memory free", os.fspath(path))
+        _remove_unfinished(path)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
+        file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            name = worker.encode()[: PAGE - _WORKER]
+            os.pwrite(file, name, _WORKER)
+            os.pwrite(file, _HEADER.pack(MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), len(name)), 0)
+            os.posix_fallocate(file, 0, total)  # after the header: if we are killed here the sweep knows whose it was
+            return cls(file, path, unfinished)
+        except OSError:
+            os.close(file)
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """That of a predecessor. Raises OSError: FileNotFoundError if there is none, EPERM if it is another user's or others may use it, EAGAIN if a process holds it."""
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            _refuse_foreign(file, path)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file).st_size < 2 * PAGE:
+                raise OSError(errno.EINVAL, "it is cut short", os.fspath(path))
+            segment = cls(file, path)
+            _, _, size, _, _, length = _HEADER.unpack_from(segment.memory)
+            _HEADER.pack_into(segment.memory, 0, MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), length)
+            _remove_unfinished(path)
+        except OSError:
+            os.close(file)
+            raise
+        return segment
+
+    def is_visible(self) -> bool:
+        """Its name still leads to it: a successor would find it."""
+        try:
+            return os.path.samestat((self._unfinished or self.path).lstat(), os.fstat(self._file))
+        except OSError:
+            return False
+
+    def populate(self) -> None:
+        """Map all pages, so that no copy waits for that; nothing happens where the kernel cannot. Other threads go on meanwhile."""
+        libc, end = ctypes.CDLL(None, use_errno=True), self.address + len(self._map)
+        for at in range(self.address, end, _POPULATE_BYTES):
+            if libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(min(_POPULATE_BYTES, end - at)), _POPULATE_WRITE):
+                return
+
+    def read(self, slot: int) -> SlotContent:
+        """What a slot holds. Raises TornCopy if that is not whole; the payload is still to be checked against the sums."""
+        at = PAGE + slot * self.slot_bytes
+        stamp, sequence, step, table, sums, payload, payload_at, digest = _DESCRIPTION.unpack_from(self.memory, at)
+        if not stamp:
+            raise TornCopy("nothing whole is there: it was not filled yet, or its worker ended while it was")
+        sizes = (table, sums, payload, payload_at)
+        if min(sizes) < 0 or PAGE + table + sums > payload_at or payload_at + rows_of(payload) * ROW > self.slot_bytes or sums != 8 * rows_of(payload):
+            raise TornCopy("its description was changed since it was written")
+        start = at + PAGE
+        content = bytes(self.memory[start : start + table]), bytes(self.memory[start + table : start + table + sums])
+        if digest != _digest((stamp, sequence, step, *sizes), *content) or stamp != step + 1:
+            raise TornCopy("its description or its table was changed since it was written (digest)")
+        return SlotContent(slot, step, sequence, *content, at + payload_at, payload)
+
+    def clear(self, slot: int) -> None:
+        """Nothing whole is there from now on. Called before the first byte is changed."""
+        _STAMP.pack_into(self.memory, PAGE + slot * self.slot_bytes, 0)
+
+    def payload_at(self, slot: int, payload: int) -> int:
+        """Offset within the file at which a payload of so many bytes begins: at the end of the slot, for the table may grow."""
+        return PAGE + slot * self.slot_bytes + (self.slot_bytes - rows_of(payload) * ROW) // PAGE * PAGE
+
+    def has_room(self, table: int, payload: int) -> bool:
+        """Whether a slot can hold so much."""
+        return PAGE + table + 8 * rows_of(payload) + rows_of(payload) * ROW + PAGE <= self.slot_bytes
+
+    def stamp(self, slot: int, step: int, sequence: int, table: bytes, sums: bytes, payload: int) -> None:
+        """The payload is there: describe it, then make it visible."""
+        at = PAGE + slot * self.slot_bytes
+        start = at + PAGE
+        self.memory[start : start + len(table)] = table
+        self.memory[start + len(table) : start + len(table) + len(sums)] = sums
+        fields = (step + 1, sequence, step, len(table), len(sums), payload, self.payload_at(slot, payload) - at)
+        digest = _digest(fields, table, sums)
+        _DESCRIPTION.pack_into(self.memory, at, 0, *fields[1:], digest)
+        _STAMP.pack_into(self.memory, at, step + 1)
+        os.utime(self._file)  # stores through a mapping change no time; the sweep goes by it
+        if self._unfinished is not None:
+            self._unfinished.replace(self.path)
+            self._unfinished = None
+
+    def close(self) -> None:
+        """Give the lock back; the memory is unmapped when the last view of it is gone."""
+        if self._unfinished is not None:
+            self._unfinished.unlink(missing_ok=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def segment_of(path: Path) -> Segment:
+    """What the header says, for whoever looks for leftovers. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+        head = os.pread(file, PAGE, 0)
+    finally:
+        os.close(file)
+    if len(head) < PAGE or head[:8] != MAGIC:
+        raise OSError(errno.EINVAL, "it is no segment of Eagle Eye", os.fspath(path))
+    _, _, _, pid, start_time, length = _HEADER.unpack_from(head)
+    return Segment(head[_WORKER : _WORKER + max(0, min(length, PAGE - _WORKER))].decode(errors="replace"), pid, start_time)
+
+
+def free_memory() -> int:
+    """Bytes that this process may take before something is killed for want of memory: of the node, and of the cgroups around it."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    for cgroup in memory_cgroups_of(os.getpid()):
+        limit, used = cgroup.limit_bytes(), cgroup.used_bytes()
+        if limit is not None and used is not None:
+            free.append(max(0, limit - used))
+    return min(free, default=1 << 62)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """What a predecessor has left that was killed while it reserved memory."""
+    for left in path.parent.glob(f"{path.name}.*{UNFINISHED}"):
+        left.unlink(missing_ok=True)
+
+
+def _refuse_foreign(file: int, path: Path) -> None:
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise OSError(errno.EPERM, "it is another user's, or others may use it", os.fspath(path))
+
+
+def _digest(fields: tuple[int, ...], table: bytes, sums: bytes) -> bytes:
+    found = hashlib.blake2b(struct.pack("<7q", *fields), digest_size=32)
+    found.update(table)
+    found.update(sums)
+    return found.digest()
+
+
+def _pages(count: int) -> int:
+    return -(-count // PAGE) * PAGE

@@ -1,0 +1,206 @@
+"""One copy of a state into shared memory, beside the training that goes on.
+
+A thread copies piece by piece; who is about to change a tensor waits for what is not copied of it, and copies meanwhile, too. Measured on
+2 cores: `ctypes.memmove` and torch's sums give the interpreter lock back, so that training goes on; `Tensor.copy_` does so, too, but takes
+torch's own threads, of which there may be many. Sums and checks come behind the copy: whoever waits does not wait for them.
+"""
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from .memory_layout import Guards, PlacedTensor, all_finite
+from .row_sums import RowSums
+
+PIECE = 1 << 20
+"""Bytes that are copied by one call: they stay in the cache for the sums."""
+
+
+class StateChanged(RuntimeError):
+    """A tensor was changed while it was being copied, by something that did not wait."""
+
+
+class _Piece(NamedTuple):
+    source: "_Source"
+    at: int
+    """Offset within the tensor."""
+    bytes: int
+
+
+@dataclass(slots=True)
+class _Source:
+    """A tensor that is being copied."""
+
+    placed: PlacedTensor
+    version: int | None
+    """torch counts the changes of a tensor in place; None: not of this one."""
+    given: int = 0
+    """Bytes that somebody copies or has copied."""
+
+    @property
+    def is_plain(self) -> bool:
+        tensor = self.placed.tensor
+        return bool(tensor.device.type == "cpu" and tensor.is_contiguous())
+
+    def next_piece(self) -> _Piece:
+        size = min(PIECE, self.placed.bytes - self.given) if self.is_plain else self.placed.bytes
+        piece = _Piece(self, self.given, size)
+        self.given += size
+        return piece
+
+
+class DeviceCopy(Protocol):
+    """Copies from a device whose work is queued (cuda_copy.py)."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Queue it; the source may be changed once `release` was called."""
+
+    def release(self) -> None:
+        """What is queued on the device from now on runs after all copies that were queued."""
+
+    def wait(self) -> None:
+        """Until all copies are done."""
+
+
+class StateCopy:
+    """The tensors of a state, on their way to offset `offset` of `memory`, which begins at `address`."""
+
+    def __init__(self, tensors: Sequence[PlacedTensor], memory: memoryview, address: int, offset: int, payload: int, device: DeviceCopy | None = None) -> None:
+        self._memory, self._address, self._offset, self._device = memory, address + offset, offset, device
+        self._sums = RowSums(memory, offset, payload)
+        self._turn = threading.Condition()
+        self._queues: dict[Guards, deque[_Source]] = {}
+        self._left: dict[Guards, int] = {}
+        """Bytes that are not copied yet."""
+        for placed in tensors:
+            if placed.bytes:
+                self._queues.setdefault(placed.guards, deque()).append(_Source(placed, _version_of(placed.tensor)))
+                self._left[placed.guards] = self._left.get(placed.guards, 0) + placed.bytes
+        self._unchecked: list[_Piece] = []
+        self._waiting = 0
+        """So many threads wait: checks come later."""
+        self._finite = True
+        self.failure: Exception | None = None
+
+    @property
+    def is_copied(self) -> bool:
+        """Nobody needs to wait any more."""
+        return self.failure is not None or not any(self._left.values())
+
+    def wait(self, optimizer: int | None, wait_s: float) -> None:
+        """Copy, and wait for, what this optimizer may write (None: everything). Gives the copy up if that takes longer than `wait_s` after all is begun."""
+        keys = [key for key in self._left if optimizer is None or optimizer in key]
+        with self._turn:
+            self._waiting += 1
+        try:
+            while self._copy_one(keys, check=False):
+                pass
+            with self._turn:
+                if not self._turn.wait_for(lambda: self.failure is not None or not any(self._left[key] for key in keys), wait_s):
+                    self.fail(TimeoutError(f"a piece was not copied within {wait_s:g} s"))
+        finally:
+            with self._turn:
+                self._waiting -= 1
+        if self._device is not None:
+            self._device.release()
+
+    def copy_at_once(self) -> None:
+        """What no optimizer guards: nobody would wait before it is changed."""
+        while self._copy_one([frozenset()], check=False):
+            pass
+        if self._device is not None and self._left:
+            self._device.release()
+
+    def finish(self) -> tuple[bytes, bool]:
+        """Copy the rest, then the sums of all rows and whether all floating values are finite. Raises what went wrong."""
+        while self._copy_one(list(self._queues), check=True):
+            pass
+        with self._turn:
+            self._turn.wait_for(lambda: self.is_copied)
+        if self.failure is not None:
+            raise self.failure
+        if self._device is not None:
+            self._device.wait()
+        for piece in self._unchecked:
+            self._check(piece)
+        return self._sums.complete(), self._finite
+
+    def fail(self, error: Exception) -> None:
+        """Give it up: nobody waits for it any more."""
+        with self._turn:
+            self.failure = self.failure or error
+            self._turn.notify_all()
+
+    def _copy_one(self, keys: Sequence[Guards], *, check: bool) -> bool:
+        """Copy the next piece of these; False if there is none."""
+        piece = self._take(keys)
+        if piece is None:
+            return False
+        try:
+            self._copy(piece)
+            if piece.source.version is not None and _version_of(piece.source.placed.tensor) != piece.source.version:
+                raise StateChanged(
+                    f"{piece.source.placed.name!r} was changed while it was being copied, and not by an optimizer that this client was given: call wait() before"
+                )
+        except Exception as error:  # noqa: BLE001 - it must not reach the training; `finish` raises it
+            self.fail(error)
+            return False
+        with self._turn:
+            self._left[piece.source.placed.guards] -= piece.bytes
+            later = not check or self._waiting > 0 or piece.source.placed.tensor.device.type != "cpu"
+            if later:
+                self._unchecked.append(piece)
+            self._turn.notify_all()
+        if not later:
+            self._check(piece)
+        return True
+
+    def _take(self, keys: Sequence[Guards]) -> _Piece | None:
+        with self._turn:
+            if self.failure is not None:
+                return None
+            for key in keys:
+                queue = self._queues.get(key)
+                if queue:
+                    piece = queue[0].next_piece()
+                    if queue[0].given >= queue[0].placed.bytes:
+                        queue.popleft()
+                    return piece
+        return None
+
+    def _copy(self, piece: _Piece) -> None:
+        placed = piece.source.placed
+        if piece.source.is_plain:
+            ctypes.memmove(self._address + placed.offset + piece.at, placed.tensor.data_ptr() + piece.at, piece.bytes)
+        elif placed.tensor.device.type == "cuda" and self._device is not None:
+            self._device.copy(self._target(placed), placed.tensor)
+        else:
+            self._target(placed).copy_(placed.tensor)
+
+    def _target(self, placed: PlacedTensor) -> torch.Tensor:
+        return tensor_at(self._memory, self._offset + placed.offset, placed.tensor.dtype, tuple(placed.tensor.shape))
+
+    def _check(self, piece: _Piece) -> None:
+        """Sum a piece, and see whether it is finite."""
+        placed, tensor = piece.source.placed, piece.source.placed.tensor
+        self._sums.add(placed.offset + piece.at, piece.bytes)
+        if self._finite and (tensor.is_floating_point() or tensor.is_complex()):
+            at, count = self._offset + placed.offset + piece.at, piece.bytes // tensor.element_size()
+            self._finite = all_finite(tensor_at(self._memory, at, tensor.dtype, (count,)))
+
+
+def tensor_at(memory: memoryview, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor that lies there."""
+    count = 1
+    for length in shape:
+        count *= length
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def _version_of(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else int(tensor._version)
