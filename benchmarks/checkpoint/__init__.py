@@ -1,0 +1,1 @@
+"""What checkpoints cost the training, and how fast they are back."""
