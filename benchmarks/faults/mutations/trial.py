@@ -1,5 +1,6 @@
 """Feeds mutated records to one target in a process of its own, which is watched: it may neither end, nor hang, nor grow."""
 
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -26,6 +27,8 @@ FAULTS_KEPT = 20
 FILLED = 2
 """After so many further tenths what is bounded has filled up: the streams of the targets keep 20,000 records of each topic."""
 POLL_S = 0.25
+SHOWN_S = 1.0
+"""What hangs writes down where, within this time."""
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 _NUMBERS = re.compile(r"\d+")
 
@@ -113,6 +116,8 @@ def _ended(process: Any, number: int) -> Trial:
     """It hangs, or has died."""
     hangs = process.is_alive()
     if hangs:
+        os.kill(process.pid, signal.SIGUSR1)  # where it stands, on its standard error
+        process.join(SHOWN_S)
         os.kill(process.pid, signal.SIGKILL)
     process.join()
     what = f"hangs for more than {HANG_S:g} s" if hangs else f"the process has ended with {process.exitcode}"
@@ -123,6 +128,7 @@ def _ended(process: Any, number: int) -> Trial:
 
 
 def _work(target: Target, seed: int, first: int, records: int, now: Any, out: Connection) -> None:
+    faulthandler.register(signal.SIGUSR1)
     logging.disable(logging.INFO)
     logging.getLogger().addHandler(logging.NullHandler())  # targets listen for what they want to know
     warnings.simplefilter("ignore")
