@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import psutil
+
 from .target import Fault, Subject, Tally, Target
 
 HANG_S = 5.0
@@ -87,14 +89,15 @@ def replay(target: Target, seed: int, number: int, first: int) -> str:
 def _part(target: Target, seed: int, first: int, records: int, progress: Callable[[int], None]) -> tuple[Trial, int]:
     """(what one process did, the number of the record that is next)."""
     context = multiprocessing.get_context("spawn")  # this process has threads
-    now = context.Array("d", [float(first), time.monotonic()], lock=False)
+    now = context.Array("d", [float(first), time.monotonic(), 0.0], lock=False)
     mine, its = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(target, seed, first, records, now, its), daemon=True)
     process.start()
     its.close()
     while not mine.poll(POLL_S):
         progress(int(now[0]))
-        if process.is_alive() and time.monotonic() - now[1] <= HANG_S + _slack(int(now[0]) == first):
+        late = time.monotonic() - now[1] > HANG_S + _slack(int(now[0]) == first)
+        if process.is_alive() and (not late or _is_starved(process.pid, now[2])):
             continue
         if not mine.poll(POLL_S):
             return _ended(process, int(now[0])), int(now[0]) + 1
@@ -105,6 +108,16 @@ def _part(target: Target, seed: int, first: int, records: int, progress: Callabl
     process.join()
     progress(records)
     return done, records
+
+
+def _is_starved(pid: int | None, began_s: float) -> bool:
+    """It could go on, and has not had the processor for as long as a record may take: a busy machine, no hang. `began_s`: processor time when its record began."""
+    try:
+        status = psutil.Process(pid)
+        used = status.cpu_times()
+        return bool(status.status() == psutil.STATUS_RUNNING and used.user + used.system - began_s <= HANG_S)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _slack(opening: bool) -> float:
@@ -143,7 +156,7 @@ def _fed(target: Target, folder: Path, seed: int, numbers: range, now: Any) -> T
     with ExitStack() as opened:
         subject = opened.enter_context(target.open(_fresh(folder)))
         for number in numbers:
-            now[0], now[1] = number, time.monotonic()
+            now[0], now[1], now[2] = number, time.monotonic(), time.process_time()
             began = time.perf_counter()
             wrong = _taken(subject, seed, number)
             longest = max(longest, time.perf_counter() - began)
