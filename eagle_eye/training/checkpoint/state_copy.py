@@ -18,7 +18,9 @@ from .memory_layout import Guards, PlacedTensor, all_finite
 from .row_sums import RowSums
 
 PIECE = 1 << 20
-"""Bytes that are copied by one call: they stay in the cache for the sums."""
+"""Bytes that are copied by one call: they stay in the cache for the sums ..."""
+LARGE_PIECE = 1 << 23
+"""... and where somebody waits, who leaves the sums for later."""
 
 
 class StateChanged(RuntimeError):
@@ -47,8 +49,8 @@ class _Source:
         tensor = self.placed.tensor
         return bool(tensor.device.type == "cpu" and tensor.is_contiguous())
 
-    def next_piece(self) -> _Piece:
-        size = min(PIECE, self.placed.bytes - self.given) if self.is_plain else self.placed.bytes
+    def next_piece(self, most: int) -> _Piece:
+        size = min(most, self.placed.bytes - self.given) if self.is_plain else self.placed.bytes
         piece = _Piece(self, self.given, size)
         self.given += size
         return piece
@@ -167,7 +169,7 @@ class StateCopy:
             for key in keys:
                 queue = self._queues.get(key)
                 if queue:
-                    piece = queue[0].next_piece()
+                    piece = queue[0].next_piece(LARGE_PIECE if self._waiting else PIECE)
                     if queue[0].given >= queue[0].placed.bytes:
                         queue.popleft()
                     return piece

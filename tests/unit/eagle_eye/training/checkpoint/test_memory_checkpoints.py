@@ -1,6 +1,7 @@
 import errno
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go.set()
 
 
+def begun(trainer: Trainer) -> state_copy.StateCopy:
+    """The copy under way, of which the thread has a piece in its hands."""
+    copy = trainer.memory._copy
+    assert copy is not None
+    while not any(queue and queue[0].given for queue in copy._queues.values()):
+        time.sleep(0.001)
+    return copy
+
+
 def successor(path: Path, **options: Any) -> Trainer:
     """Another process of the worker, for all that its memory knows: with other values, and an optimizer that has no state yet."""
     other = Trainer(path, **options)
@@ -119,13 +129,12 @@ def test_a_successor_loads_what_was_saved_into_its_own_tensors(trainer: Trainer,
 def test_a_step_of_the_optimizer_waits_for_what_is_not_copied_and_helps(trainer: Trainer, held: threading.Event) -> None:
     values = trainer.values()
     assert trainer.memory.save(trainer.state(), 1)
-    copy = trainer.memory._copy
-    assert copy is not None
+    copy = begun(trainer)
 
     def let_go() -> None:
         """Once all is copied but the one piece that the thread holds."""
-        while sum(copy._left.values()) > state_copy.PIECE:
-            pass
+        while sum(copy._left.values()) > state_copy.PIECE:  # taken before anybody waited
+            time.sleep(0.001)
         held.set()
 
     helped = threading.Thread(target=let_go, daemon=True)
@@ -143,8 +152,7 @@ def test_a_step_of_the_optimizer_waits_for_what_is_not_copied_and_helps(trainer:
 def test_a_piece_that_nobody_finishes_holds_training_up_for_a_time_only(trainer: Trainer, held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_checkpoints, "WAIT_S", 0.01)
     assert trainer.memory.save(trainer.state(), 1)
-    while trainer.memory._copy is not None and not any(queue and queue[0].given for queue in trainer.memory._copy._queues.values()):
-        pass  # until the thread has begun
+    begun(trainer)
     trainer.step()
     held.set()
     trainer.memory.finish()
