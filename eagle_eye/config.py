@@ -138,6 +138,8 @@ class HistoryConfig(Section, frozen=True, kw_only=True):
     """Seconds for which metrics are kept."""
     max_bytes: Bytes = 64 << 30
     """Maximum size of the history; the oldest files are deleted first."""
+    records_bytes: Bytes = 8 << 30
+    """Maximum size of the records around incidents (`records/`, for `eagle-eye replay`); the oldest files are deleted first."""
 
 
 class AccessConfig(Section, frozen=True, kw_only=True):

@@ -3,13 +3,16 @@
     <directory>/<incident>.records    magic, then (length, msgpack of a Message) for each record, in the order read
 """
 
+import errno
 import logging
+import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -27,6 +30,10 @@ LONGEST = 64 << 20
 """Bytes of one message: more than a stream takes."""
 FILES_OPEN = 32
 """Incidents recorded at the same time; further ones are not recorded."""
+ROOM_EVERY_BYTES = 64 << 20
+"""Written between two looks at how much there is in the directory."""
+FREE_BYTES = 256 << 20
+"""Of the disk, left to the stream and the ledger, which need it more."""
 MAGIC = b"eagle-eye records 1\n"
 _LENGTH = struct.Struct("<I")
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -49,10 +56,14 @@ class _Recording:
 class IncidentRecorder:
     """Copies records out of one partition while incidents are open."""
 
-    def __init__(self, stream: Stream, partition: int, directory: Path) -> None:
+    def __init__(self, stream: Stream, partition: int, directory: Path, max_bytes: int = 8 << 30) -> None:
+        """max_bytes: of the directory, which the recorders of all partitions share; the oldest files beyond it are deleted."""
         self._stream = stream
         self._partition = partition
         self._directory = directory
+        self._max_bytes = max_bytes
+        self._written = 0
+        """Bytes since the last look at the directory."""
         self._recordings: dict[str, _Recording] = {}
 
     def resume(self, incidents: Sequence[Incident], offset: int) -> None:
@@ -91,6 +102,8 @@ class IncidentRecorder:
     def copy(self, offset: int) -> None:
         """Copy the records before `offset`, at most COPIED_AT_ONCE per incident and call."""
         try:
+            if self._recordings:
+                self._keep_free()
             for incident, recording in list(self._recordings.items()):
                 self._copy(recording, offset if recording.end is None else recording.end)
                 if recording.end is not None and recording.offset >= recording.end:
@@ -117,6 +130,8 @@ class IncidentRecorder:
 
     def _open(self, incident: Incident, offset: int) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._keep_free()
+        self._make_room()
         path = record_path(self._directory, incident.id)
         file = path.open("wb")
         file.write(MAGIC)
@@ -137,6 +152,26 @@ class IncidentRecorder:
         file.seek(length)
         self._recordings[incident.id] = _Recording(incident.job, path, file, offset)
 
+    def _keep_free(self) -> None:
+        """Raises OSError where the disk has less left than others need."""
+        disk = os.statvfs(self._directory)
+        free = disk.f_bavail * disk.f_frsize
+        if free < FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free, and the last {FREE_BYTES >> 20} are left to the stream and the ledger", str(self._directory))
+
+    def _make_room(self) -> None:
+        """Delete the oldest files beyond the limit: never one that is being written here."""
+        self._written = 0
+        mine = {recording.path for recording in self._recordings.values()}
+        files = sorted(_files(self._directory), key=lambda each: each.changed)
+        size = sum(each.size for each in files)
+        for each in files:
+            if size <= self._max_bytes:
+                return
+            if each.path not in mine:
+                each.path.unlink(missing_ok=True)
+                size -= each.size
+
     def _copy(self, recording: _Recording, end: int) -> None:
         messages = self._stream.read(OBSERVATIONS, self._partition, recording.offset, COPIED_AT_ONCE)
         for message in messages:
@@ -144,11 +179,13 @@ class IncidentRecorder:
                 break
             recording.offset = message.offset + 1
             if self._belongs(message, recording.job) and recording.file.tell() < LIMIT_BYTES:
-                _write(recording.file, message)
+                self._written += _write(recording.file, message)
         else:
             if not messages:
                 recording.offset = end
         recording.file.flush()
+        if self._written >= ROOM_EVERY_BYTES:
+            self._make_room()
 
     def _belongs(self, message: Message, job: str) -> bool:
         """The job's own records, and those for all jobs (marks, schemas, configuration), whose key is no job's."""
@@ -191,6 +228,21 @@ def write_records(path: Path, messages: Iterable[Message]) -> None:
             _write(file, message)
 
 
-def _write(file: BinaryIO, message: Message) -> None:
+def _write(file: BinaryIO, message: Message) -> int:
+    """How many bytes were written."""
     data = msgspec.msgpack.encode(message)
-    file.write(_LENGTH.pack(len(data)) + data)
+    return file.write(_LENGTH.pack(len(data)) + data)
+
+
+class _File(NamedTuple):
+    path: Path
+    size: int
+    changed: float
+
+
+def _files(directory: Path) -> Iterator[_File]:
+    """Those of records; one that another recorder deletes meanwhile is left out."""
+    for path in directory.glob("*.records"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield _File(path, status.st_size, status.st_mtime)

@@ -80,6 +80,7 @@ class Runner:
         configure: Configure | None = None,
         config: ConfigChange | None = None,
         records: Path | None = None,
+        records_bytes: int = 8 << 30,
         learner: BaselineLearner | None = None,
         tick_s: float = 1.0,
         marks: bool = True,
@@ -89,8 +90,8 @@ class Runner:
 
         generation: of this owner; higher than that of every owner before it. marks: False = a replay, which uses the
         recorded marks. on_…: called on the runner's own thread with what is new or revised; after a restart once more
-        with the open incidents. records: directory for the raw records around each incident. config: what the detectors
-        were built from.
+        with the open incidents. records: directory for the raw records around each incident, of at most so many bytes.
+        config: what the detectors were built from.
         """
         self.counts = RunnerCounts()
         self.evaluator = Evaluator(detectors, diagnoser, topology=topology, configure=configure, notify=self._notify, hung=hung)
@@ -105,7 +106,7 @@ class Runner:
         self._subscribers = Subscribers(on_incidents, on_findings, on_snapshots, on_frame, on_notice)
         self._job_snapshots = JobSnapshots()
         self._config = config
-        self._recorder = None if records is None else IncidentRecorder(stream, partition, records)
+        self._recorder = None if records is None else IncidentRecorder(stream, partition, records, records_bytes)
         self._learner = learner
         self._tick_s = tick_s
         self._marks = MarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None

@@ -228,6 +228,6 @@ def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, te
     return Runner(
         context.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
         on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=on_notice,
-        records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
+        records=config.state / "records", records_bytes=config.history.records_bytes, config=ConfigChange(digest=config.digest, text=""),
         hung=muted, learner=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=on_notice, hung=muted),
     )  # fmt: skip

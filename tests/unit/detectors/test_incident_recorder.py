@@ -1,5 +1,6 @@
 """The raw records around an incident: from before it to its end, over a restart, within bounds."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,40 @@ def test_files_are_bounded_in_size_and_number(log: Log, tmp_path: Path, monkeypa
     recorder.close()
     assert len(list(tmp_path.iterdir())) == 2
     assert record_path(tmp_path, "i1").stat().st_size < 2200
+
+
+def test_a_storm_of_incidents_fills_no_disk(log: Log, tmp_path: Path) -> None:
+    recorder = IncidentRecorder(log.stream, 0, tmp_path, max_bytes=100_000)
+    (tmp_path / "notes.txt").write_text("x" * 30_000)
+    for number in range(12):
+        end = log.pass_(20)
+        recorder.record([incident(f"i{number}")], [], end)
+        os.utime(record_path(tmp_path, f"i{number}"), (number, number))
+        recorder.record([incident(f"i{number}", active=False)], [], end)
+        recorder.copy(end)
+        os.utime(record_path(tmp_path, f"i{number}"), (number, number))
+    kept = {path.name for path in tmp_path.glob("*.records")}
+    assert 1 < len(kept) < 9
+    assert kept == {f"i{number}.records" for number in range(12 - len(kept), 12)}, "the oldest went first"
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_twin_what_is_being_recorded_stays(log: Log, tmp_path: Path) -> None:
+    recorder = IncidentRecorder(log.stream, 0, tmp_path, max_bytes=1)
+    end = log.pass_(50)
+    recorder.record([incident("i1"), incident("i2")], [], end)
+    recorder.copy(end)
+    assert len(observed(record_path(tmp_path, "i1"))) == len(observed(record_path(tmp_path, "i2"))) == 100
+    recorder.close()
+
+
+def test_the_last_of_a_disk_is_left_to_others(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = IncidentRecorder(log.stream, 0, tmp_path)
+    recorder.record([incident()], [], log.pass_(3))
+    monkeypatch.setattr(incident_recorder, "FREE_BYTES", 1 << 60)
+    recorder.copy(log.pass_(3))
+    assert observed(record_path(tmp_path, "i1")) == []
+    assert "are left to the stream and the ledger" in caplog.text
 
 
 def test_an_id_that_is_no_file_name_does_not_become_a_path(tmp_path: Path) -> None:
