@@ -29,6 +29,8 @@ SECOND = 20
 """Mutated records in a second of the stream; each second also has the job's own."""
 LIFE = 9_000
 """Records after which another owner takes the partition over, and reads again what is there."""
+RECORDS_BYTES = 64 << 20
+"""Around incidents, of which mutated records make hundreds."""
 CONTAINED = ("detector.failing", "detector.muted", "diagnosis.failing", "evaluation.failing", "learning.failed")
 """Notices that say that a record has harmed more than itself."""
 
@@ -98,7 +100,7 @@ class Detection:
         runner = Runner(
             self._stream, 0, self._detectors, Diagnosis(), clock=self._clock, generation=self._generation,
             on_notice=self._tell, on_frame=lambda frame: self._events.observe_events(frame.events),
-            on_snapshots=self._observe, records=self._folder / "records",
+            on_snapshots=self._observe, records=self._folder / "records", records_bytes=RECORDS_BYTES,
         )  # fmt: skip
         runner.step()
         return runner

@@ -66,7 +66,8 @@ def trial(target: Target, seed: int, records: int, progress: Callable[[int], Non
     """All records of a target. A process that hangs or dies is replaced, and goes on behind the record that did it."""
     parts, first, failures = list[Trial](), 0, list[Failure]()
     while first < records:
-        part, first = _part(target, seed, first, records, progress)
+        with _folder() as folder:
+            part, first = _part(target, Path(folder), seed, first, records, progress)
         parts.append(part)
         failures += part.failures
     tally = sum((part.tally for part in parts[1:]), parts[0].tally)
@@ -77,7 +78,7 @@ def trial(target: Target, seed: int, records: int, progress: Callable[[int], Non
 
 def replay(target: Target, seed: int, number: int, first: int) -> str:
     """What a record does, fed behind those from `first` on, in this process; '' if nothing goes wrong."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, target.open(Path(folder)) as subject:
+    with _folder() as folder, target.open(Path(folder)) as subject:
         for each in range(first, number):
             _taken(subject, seed, each)
         return _taken(subject, seed, number)
@@ -86,12 +87,17 @@ def replay(target: Target, seed: int, number: int, first: int) -> str:
 # --- the watching side ---------------------------------------------------------------------------------------------------
 
 
-def _part(target: Target, seed: int, first: int, records: int, progress: Callable[[int], None]) -> tuple[Trial, int]:
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Of the watching process: what one that is ended leaves goes with it."""
+    return tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+
+
+def _part(target: Target, folder: Path, seed: int, first: int, records: int, progress: Callable[[int], None]) -> tuple[Trial, int]:
     """(what one process did, the number of the record that is next)."""
     context = multiprocessing.get_context("spawn")  # this process has threads
     now = context.Array("d", [float(first), time.monotonic(), 0.0], lock=False)
     mine, its = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(target, seed, first, records, now, its), daemon=True)
+    process = context.Process(target=_work, args=(target, folder, seed, first, records, now, its), daemon=True)
     process.start()
     its.close()
     while not mine.poll(POLL_S):
@@ -140,13 +146,12 @@ def _ended(process: Any, number: int) -> Trial:
 # --- the process that is watched -----------------------------------------------------------------------------------------
 
 
-def _work(target: Target, seed: int, first: int, records: int, now: Any, out: Connection) -> None:
+def _work(target: Target, folder: Path, seed: int, first: int, records: int, now: Any, out: Connection) -> None:
     faulthandler.register(signal.SIGUSR1)
     logging.disable(logging.INFO)
     logging.getLogger().addHandler(logging.NullHandler())  # targets listen for what they want to know
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        out.send(_fed(target, Path(folder), seed, range(first, records), now))
+    out.send(_fed(target, folder, seed, range(first, records), now))
 
 
 def _fed(target: Target, folder: Path, seed: int, numbers: range, now: Any) -> Trial:
