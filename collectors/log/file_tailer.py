@@ -84,7 +84,8 @@ class FileTailer:
             self._offset, self._rest = 0, b""
         if size - self._offset > self._most_backlog:
             self._pass_over(size)
-        data = os.pread(self._file, min(most, CHUNK), self._offset)
+        grown = max(0, size - self._offset)  # no more is asked for: a buffer of a megabyte for a few lines costs more than they do
+        data = os.pread(self._file, min(most, CHUNK, grown), self._offset) if grown else b""
         self._offset += len(data)
         return data
 
