@@ -15,12 +15,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import ahocorasick_rs
 import msgspec
 
 from eagle_eye.errors import UNREADABLE, ConfigError
 
 LONGEST = 4000
 """Characters of a line that are looked at: a dictionary of a trainer with all its rewards has 2000."""
+MOST_CANDIDATES = 256
+"""Sets of texts whose formats are remembered."""
 _DIGITS = r"(?=[-+]?\.?\d)[-+]?(?:\d{1,3}(?:,\d{3})++(?!\d)|\d++)?(?:\.\d*+)?(?:[eE][-+]?\d++)?"
 """Nothing of it is given back: a run of a thousand digits would be tried in all its parts."""
 _WRAPPED = r"(?:tensor\(|np\.float\d+\()?"
@@ -97,23 +100,18 @@ class _Format(NamedTuple):
     patterns: tuple[_Value, ...]
     """Those that a line needs first."""
 
-    def may_fit(self, line: str) -> bool:
-        """It has the texts that every line of the format has."""
-        for hint in self.row.hints:  # no `any` of a generator: it would be made for each format and line, which costs twice the search
-            if hint in line:
-                break
-        else:
-            return False
-        for text in self.row.also:
-            if text in line:
-                return True
-        return not self.row.also
+    def may_fit(self, texts: frozenset[str]) -> bool:
+        """Whether a line with these of all formats' texts has what every line of this one has."""
+        return not texts.isdisjoint(self.row.hints) and (not self.row.also or not texts.isdisjoint(self.row.also))
 
     def read(self, line: str) -> dict[str, float] | None:
         """None: the line is of another format."""
         values: dict[str, float] = {}
         for name, patterns, needed in self.patterns:
-            found = next((match for pattern in patterns if (match := pattern.search(line))), None)
+            for pattern in patterns:  # no generator: it would be made for each value and line, which costs as much as the search
+                found = pattern.search(line)
+                if found is not None:
+                    break
             if found is not None:
                 known, in_unit = _UNITS[name]
                 value = in_unit(number(found[1]))
@@ -136,14 +134,26 @@ class ValueFormats:
         hints = {hint for row in rows for hint in row.hints}
         self.hints = tuple(sorted(hint for hint in hints if not any(other in hint for other in hints - {hint})))
         """Every line that some format fits has one of them."""
+        self._texts = ahocorasick_rs.AhoCorasick(sorted({*hints, *(text for row in rows for text in row.also)}))
+        self._candidates: dict[frozenset[str], tuple[_Format, ...]] = {}
+        """Texts in a line → the formats that it may be of: lines of one script have the same ones over and over."""
 
     def read(self, line: str) -> LineValues | None:
         """Of a line without colours; None where no format fits."""
         text = line[:LONGEST]
-        for each in self._formats:
-            if each.may_fit(text) and (values := each.read(text)) is not None:
+        for each in self._candidates_of(text):
+            if (values := each.read(text)) is not None:
                 return LineValues(each.row.framework, values, each.row.of == "overflow")
         return None
+
+    def _candidates_of(self, line: str) -> tuple[_Format, ...]:
+        texts = frozenset(self._texts.find_matches_as_strings(line, overlapping=True))
+        found = self._candidates.get(texts)
+        if found is None:
+            if len(self._candidates) >= MOST_CANDIDATES:
+                self._candidates.clear()
+            found = self._candidates[texts] = tuple(each for each in self._formats if each.may_fit(texts))
+        return found
 
 
 def number(text: str) -> float:

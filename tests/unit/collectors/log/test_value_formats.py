@@ -1,11 +1,13 @@
 """What the lines of training frameworks say, and the lines that look like them."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.collect.training_lines import HARMLESS, SAMPLES, Sample
+from collectors.log import value_formats
 from collectors.log.printed_values import PrintedValues, ValueSearch
 from collectors.log.value_formats import ValueFormats, number
 from eagle_eye.errors import ConfigError
@@ -91,3 +93,13 @@ def test_a_format_that_cannot_be_used_is_refused_with_its_file(tmp_path: Path, r
     with pytest.raises(ConfigError, match=said) as refused:
         ValueFormats(own)
     assert str(own) in str(refused.value)
+
+
+def test_the_formats_that_are_remembered_by_the_texts_of_a_line_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_formats, "MOST_CANDIDATES", 2)
+    formats = ValueFormats()
+    for _ in range(2):
+        for sample in SAMPLES:
+            found = formats.read(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", sample.line))
+            assert (found is not None and bool(found.values or found.overflow)) == (sample.values is not None), sample.framework
+            assert len(formats._candidates) <= 2
