@@ -1,11 +1,12 @@
 """Training values out of one log: what its newest lines say, by the table training_values.toml.
 
-The output is searched from its end, and of a burst only the newest lines are read, so the cost of a piece is bounded: a script that
+The output is searched from its end, and of a burst only the newest lines are read, so the cost of a second is bounded: a script that
 prints a thousand steps a second is sampled. A run of lines whose loss is no number is counted over all lines that are read.
 """
 
 import math
 import re
+from collections import deque
 
 import ahocorasick_rs
 
@@ -20,9 +21,9 @@ number, and `printed_bad_grad_norms`, the same for the gradient norm while the l
 Transformers prints 0.0 for it: beside a gradient norm that is no number both count as such a loss."""
 MOST_LINES = 12
 MOST_BYTES = 1 << 15
-"""Lines, and bytes of them, that are read of one piece of output, which has up to a megabyte; the newest ones. Pieces come twice a second."""
-BLOCK = 1 << 16
-"""Bytes that are searched at once."""
+"""Lines that are read between two readings, which are a second apart, and bytes of those of one piece of output, which has up to a megabyte; the newest ones."""
+FIRST_BLOCK, LARGEST_BLOCK = 1 << 12, 1 << 16
+"""Bytes that are searched at once, from the end: a script that prints much has all the lines that are read in the first block; of one that prints few each block is twice as large as the one before."""
 EXCUSED = 40
 """A loss scaler that begins at 2^32 overflows in up to 32 steps until it fits: so many bad lines in succession are excused by overflows."""
 _ENDS = (b"\n", b"\r")
@@ -42,9 +43,9 @@ class ValueSearch:
         """The last lines with a hint, oldest first. What a carriage return ends is a line, too: a progress bar draws itself anew after each."""
         lines: list[bytes] = []
         end = first = len(piece)
-        left = MOST_BYTES
+        left, block = MOST_BYTES, FIRST_BLOCK
         while end > 0 and left > 0 and len(lines) < MOST_LINES:
-            begin = max(0, end - BLOCK)
+            begin, block = max(0, end - block), min(2 * block, LARGEST_BLOCK)
             for _, hit, _ in reversed(self._search.find_matches_as_indexes(piece[begin : min(end + self._overlap, first)])):
                 if begin + hit >= first:
                     continue
@@ -62,6 +63,8 @@ class PrintedValues:
 
     def __init__(self, search: ValueSearch) -> None:
         self._search = search
+        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        """Found, and not read yet."""
         self._newest: dict[str, float] = {}
         """What was read since the last `take`."""
         self._bad_losses = self._bad_norms = 0
@@ -71,19 +74,18 @@ class PrintedValues:
         self._overflow_total = 0.0
 
     def read(self, piece: bytes) -> None:
-        """Take the newest lines of a piece of output in."""
-        for line in self._search.newest(piece):
-            found = self._search.formats.read(_COLOURS.sub("", line.decode(errors="replace")))
-            if found is not None and (found.values or found.overflow):
-                self._take_in(found)
+        """Find the newest lines of a piece of output; they are read when somebody asks what they say."""
+        self._lines += self._search.newest(piece)
 
     @property
     def newest(self) -> dict[str, float]:
         """What was read since the last `take`, by name, without the counts."""
+        self._read_lines()
         return {name: value for name, value in self._newest.items() if name not in ("bad_losses", "bad_grad_norms")}
 
     def take(self) -> list[float] | None:
         """A row of NAMES, NaN for what nobody printed since the last call; None: nothing was printed at all."""
+        self._read_lines()
         if not self._newest:
             return None
         row = [self._newest.get(name.removeprefix("printed_"), math.nan) for name in NAMES]
@@ -92,8 +94,16 @@ class PrintedValues:
 
     def begin_again(self) -> None:
         """Another process writes it from now on."""
+        self._read_lines()
         self._bad_losses = self._bad_norms = self._excused = 0
         self._overflow, self._overflow_total = False, 0.0
+
+    def _read_lines(self) -> None:
+        for line in self._lines:
+            found = self._search.formats.read(_COLOURS.sub("", line.decode(errors="replace")))
+            if found is not None and (found.values or found.overflow):
+                self._take_in(found)
+        self._lines.clear()
 
     def _take_in(self, line: LineValues) -> None:
         values = dict(line.values)

@@ -54,7 +54,10 @@ def test_bytes_of_another_encoding_are_no_obstacle() -> None:
 def test_of_a_burst_the_newest_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     monkeypatch.setattr(SEARCH.formats, "read", read.append)
-    PrintedValues(SEARCH).read("".join(f"step {step} loss 2.0\n" for step in range(5000)).encode())
+    printed = PrintedValues(SEARCH)
+    for first in (0, 2500):
+        printed.read("".join(f"step {step} loss 2.0\n" for step in range(first, first + 2500)).encode())
+    printed.take()
     assert len(read) == printed_values.MOST_LINES
     assert (read[0], read[-1]) == ("step 4988 loss 2.0", "step 4999 loss 2.0")
 
@@ -65,9 +68,10 @@ def test_a_line_without_an_end_costs_no_more_than_the_bound() -> None:
 
 
 @pytest.mark.parametrize("noise", [0, 70_000])
+@pytest.mark.parametrize("blocks", [1, 3, 7], ids=["first block", "second", "third"])
 @pytest.mark.parametrize("before_the_end", range(8, 15))
-def test_a_line_is_found_wherever_a_block_of_the_search_ends(noise: int, before_the_end: int) -> None:
-    piece = b"step 1 loss 2.0\n" + b"x" * noise + b"\nstep 2 loss 3.0\n" + b"y" * (printed_values.BLOCK - before_the_end) + b"\n"
+def test_a_line_is_found_wherever_a_block_of_the_search_ends(noise: int, blocks: int, before_the_end: int) -> None:
+    piece = b"step 1 loss 2.0\n" + b"x" * noise + b"\nstep 2 loss 3.0\n" + b"y" * (blocks * printed_values.FIRST_BLOCK - before_the_end) + b"\n"
     assert SEARCH.newest(piece) == [b"step 1 loss 2.0", b"step 2 loss 3.0"]
 
 
