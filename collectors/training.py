@@ -261,9 +261,10 @@ class TrainingCollector:
         for steps_of in done:
             for steps in steps_of.values():
                 for step in steps:
-                    fresh = [name for name in _logged_values(step) if name not in known]
-                    names += fresh
-                    known.update(fresh)
+                    logged = _logged_values(step)
+                    if not logged.keys() <= known:
+                        names += [name for name in logged if name not in known]
+                        known.update(logged)
         return tuple(names)
 
     def _by_job(self) -> list[list[WatchedWorker]]:
@@ -292,6 +293,8 @@ class TrainingCollector:
 
 def _logged_values(step: StepRecord) -> dict[str, float]:
     """Values that a worker logged for a step; a logged NaN gets a flag beside it, as NaN in a block means "not logged"."""
+    if not math.isnan(sum(step.values.values())):
+        return step.values
     bad = {f"{name}{LOGGED_NAN}": 1.0 for name, value in step.values.items() if math.isnan(value)}
     return step.values | bad if bad else step.values
 
@@ -301,15 +304,14 @@ def _aligned(epoch: int, steps_of: dict[str, list[StepRecord]], names: tuple[str
     workers = tuple(steps_of)
     numbers = sorted({step.number for steps in steps_of.values() for step in steps})
     row_of = {number: row for row, number in enumerate(numbers)}
-    column_of = {name: column for column, name in enumerate(names)}
     ends = np.full((len(numbers), len(workers)), np.nan)
     values = np.full((len(numbers), len(workers), len(names)), np.nan)
     for index, worker in enumerate(workers):
         for step in steps_of[worker]:
             row = row_of[step.number]
             ends[row, index] = step.end
-            for name, value in _logged_values(step).items():
-                values[row, index, column_of[name]] = value
+            logged = _logged_values(step)
+            values[row, index] = [logged.get(name, math.nan) for name in names]
     return StepReading(
         source="training",
         workers=workers,

@@ -168,13 +168,14 @@ class JobDirectory:
         """The files that count, of each user at most MOST_FILES, the newest first. Raises OSError."""
         found: dict[int, list[tuple[str, FileVersion]]] = {}
         try:
-            files = [path for path in self.path.iterdir() if path.suffix == ".json"]
+            with os.scandir(self.path) as entries:
+                files = [entry for entry in entries if entry.name.endswith(".json")]
         except FileNotFoundError:  # no launcher has run here yet
             return []
-        for path in files:
+        for entry in files:
             with suppress(OSError):  # it was removed meanwhile, or leads nowhere: the others count all the same
-                status = path.lstat()
-                found.setdefault(status.st_uid, []).append((path.name, (status.st_ino, status.st_size, status.st_mtime_ns)))
+                status = entry.stat(follow_symlinks=False)
+                found.setdefault(status.st_uid, []).append((entry.name, (status.st_ino, status.st_size, status.st_mtime_ns)))
         for user, own in found.items():
             if len(own) > MOST_FILES and not trusted(user):
                 own.sort(key=lambda file: file[1][2], reverse=True)
@@ -228,6 +229,10 @@ class JobDirectory:
             by_run.setdefault(job.run, []).append(job)
         users: dict[str, int] = {}
         for run, claims in by_run.items():
+            if len(claims) == 1:  # nearly always: nobody is asked who listens, nor whether the launcher lives
+                users[run] = claims[0].user
+                yield claims[0]
+                continue
             listening = _owner(self.path.parent / f"{run}-launcher.sock")
             first = min(claims, key=lambda job: (job.user != listening, job.user != self._users.get(job.run), not job.launched, job.user))
             users[run] = first.user

@@ -101,7 +101,7 @@ def quota_of(cgroup: Cgroup) -> float | None:
         quota, period = cgroup.number("cpu.cfs_quota_us"), cgroup.number("cpu.cfs_period_us")
         return quota / period if quota is not None and quota > 0 and period else None
     try:
-        quota_text, period_text = (cgroup.folder / "cpu.max").read_text().split()
+        quota_text, period_text = cgroup.content("cpu.max").split()
         return int(quota_text) / int(period_text)
     except (OSError, ValueError, ZeroDivisionError):  # not there, or the word `max`
         return None
