@@ -17,6 +17,8 @@ from typing import Any
 
 from .nvml_gpu import (
     CONSTANTS,
+    FIELD_VALUE,
+    LARGEST,
     STATE_FIELDS,
     STRUCTURES,
     UNSIGNED_INT,
@@ -134,13 +136,12 @@ class FakeNvml:
         gpu = self._gpu("nvmlDeviceGetFieldValues", handle)
         self.asked.append(tuple(fieldIds))
         values = (self.c_nvmlFieldValue_t * len(fieldIds))()  # type: ignore[attr-defined]
-        for value, (number, scope) in zip(values, fieldIds, strict=True):
-            value.fieldId, value.scopeId = number, scope
-            value.nvmlReturn, told = gpu.value_of(number, scope)
-            if number in STATE_FIELDS:
-                value.valueType, value.value.uiVal = UNSIGNED_INT, told
-            else:
-                value.valueType, value.value.ullVal = UNSIGNED_LONG_LONG, told
+        for index, query in enumerate(fieldIds):  # as nvidia-ml-py does it, so that it costs what it costs there
+            values[index].fieldId, values[index].scopeId = query
+        for index, (number, scope) in enumerate(fieldIds):  # the driver's part, which costs no Python
+            code, told = gpu.value_of(number, scope)
+            kind = UNSIGNED_INT if number in STATE_FIELDS else UNSIGNED_LONG_LONG
+            FIELD_VALUE.pack_into(values, index * FIELD_VALUE.size, number, scope, 0, 0, kind, code, told & LARGEST)
         return values
 
     def nvmlDeviceGetUtilizationRates(self, handle: FakeHandle) -> SimpleNamespace:  # noqa: N802

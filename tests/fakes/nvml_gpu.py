@@ -1,17 +1,23 @@
 """One GPU of `fakes.nvml`, in NVML's own units, and the constants and structures of nvidia-ml-py for where that package is not installed."""
 
 import ctypes
+import struct
 from dataclasses import dataclass, field
 
 LINKS = 18
 """NVLinks of a Hopper GPU."""
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 """NVML_VALUE_TYPE_…"""
+FIELD_VALUE = struct.Struct("=IIqqIIQ")
+"""c_nvmlFieldValue_t, to write an answer at once as the driver does."""
+LARGEST = (1 << 64) - 1
 NOT_SUPPORTED = 3
 STATE_FIELDS = {31, 82, 142, 143, 144, 145, 165, 230}
 """Fields that come as an unsigned int; the others as an unsigned long long."""
 LINK_FIELDS = (161, 162, 163, 165)
 """Asked of one link each; a Hopper GPU knows these."""
+NAMED_FIELDS = frozenset({3, 4, 94, 185, 186})
+"""Those that are an attribute of the GPU."""
 COUNTERS = (
     *range(5, 18), *range(18, 32), *range(74, 80), 83, 142, 143, 144, 145, 169, *range(173, 184), 186, 230, 269, 270, 271,
 )  # fmt: skip
@@ -154,6 +160,10 @@ class FakeGpu:
             if scope >= len(self.links):
                 return NOT_SUPPORTED, 0
             return 0, self.links[scope] if number == 165 else self.link_errors.get((number, scope), 0)
-        named = {3: self.ecc[0], 4: self.ecc[1], 94: self.pcie_replays, 185: self.power_milliwatts, 186: self.power_milliwatts}
-        value = named.get(number, self.fields.get(number))
+        value = self._named(number) if number in NAMED_FIELDS else self.fields.get(number)
         return (NOT_SUPPORTED, 0) if value is None else (0, value)
+
+    def _named(self, number: int) -> int:
+        if number in (3, 4):
+            return self.ecc[number - 3]
+        return self.pcie_replays if number == 94 else self.power_milliwatts
