@@ -4,11 +4,12 @@
     python -m benchmarks.collect.agent_cost --seconds 60 --hours 0.1
 
 First a real agent (`eagle-eye agent` with all collectors but kernel_log, the embedded stream) for --seconds beside a process that writes what eight workers
-write; then its collectors, batches and records for --hours of a made-up clock in one process, whose memory is looked at. NVML is the stand-in of
+write and answers its heartbeats as a leader does; then its collectors, batches and records for --hours of a made-up clock in one process, whose memory is looked at. NVML is the stand-in of
 the tests: what the driver takes is not in it, what the stand-in takes is.
 """
 
 import argparse
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.queues import SimpleQueue as ProcessQueue
 from multiprocessing.synchronize import Event as ProcessEvent
 from pathlib import Path
 from queue import SimpleQueue
@@ -34,6 +36,8 @@ from collectors.agent.schedule import CollectorResult, CollectorThread
 from collectors.gpu import GpuCollector
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config, load
+from eagle_eye.rpc.control_server import ControlServer
+from tests.fakes.control_channel import RecordingHandler
 from tests.fakes.nvml import FakeNvml
 
 GPUS = 8
@@ -77,8 +81,8 @@ class RecordCounter:
 # --- a real agent ------------------------------------------------------------------------------------------------
 
 
-def agent_process(folder: str, settings: str) -> None:
-    """The agent, with the stand-in for NVML, until SIGTERM."""
+def agent_process(folder: str, settings: str, server: str) -> None:
+    """The agent, with the stand-in for NVML and a session to this server, until SIGTERM."""
     nvml, stop = FakeNvml(gpus=GPUS), threading.Event()
     sys.modules["pynvml"] = nvml  # type: ignore[assignment]  # the module's border
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -88,18 +92,34 @@ def agent_process(folder: str, settings: str) -> None:
             moving(nvml)
 
     threading.Thread(target=move, daemon=True).start()
-    run_agent(_config(Path(folder), settings), stop, node=NODE)
+    run_agent(_config(Path(folder), settings), stop, node=NODE, server=server)
 
 
-def workers_process(folder: str, ready: ProcessEvent, over: ProcessEvent) -> None:
-    """What the workers write, in real time."""
+def workers_process(folder: str, servers: "ProcessQueue[str]", over: ProcessEvent) -> None:
+    """What the workers write, in real time, and a leader, whose address is put into `servers` when both are there."""
     node = BusyNode(Path(folder) / "run", SystemClock())
     node.start()
-    ready.set()
     try:
-        run_in_real_time(node, over.is_set)
+        with leader() as server:
+            servers.put(server)
+            run_in_real_time(node, over.is_set)
     finally:
         node.stop()
+
+
+@contextmanager
+def leader() -> Iterator[str]:
+    """The address of a control channel that holds sessions, as a leader's does."""
+    loop, server = asyncio.new_event_loop(), ControlServer(RecordingHandler(), term=1)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+        yield f"127.0.0.1:{server.port}"
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
 
 
 def _config(folder: Path, settings: str = "") -> Config:
@@ -112,12 +132,11 @@ def _config(folder: Path, settings: str = "") -> Config:
 def beside_workers(folder: str, settings: str = "") -> Iterator[psutil.Process]:
     """The process of an agent with these settings beyond CONFIG, beside workers at work."""
     context = multiprocessing.get_context("spawn")
-    ready, over = context.Event(), context.Event()
-    workers = context.Process(target=workers_process, args=(folder, ready, over))
+    servers, over = context.SimpleQueue(), context.Event()
+    workers = context.Process(target=workers_process, args=(folder, servers, over))
     workers.start()
     try:
-        ready.wait()
-        agent = context.Process(target=agent_process, args=(folder, settings))
+        agent = context.Process(target=agent_process, args=(folder, settings, servers.get()))
         agent.start()
         try:
             yield psutil.Process(agent.pid)
