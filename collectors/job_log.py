@@ -42,6 +42,8 @@ MOST_EVENTS = 128
 """Events of one log and look; how many others there were is logged."""
 LONGEST_TRACEBACK = 8000
 """Characters of a traceback in an event: its end, which has the exception."""
+SAVE_S = 5.0
+"""Positions are saved so often; of a log that is new, of a message and of an epoch that begins at the next look, so that an agent that is started again tells nothing twice, or of the wrong epoch."""
 LEAD_S = 0.1
 """The look that is at most so long before a full second returns the values of that second's batch."""
 _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
@@ -105,9 +107,12 @@ class JobLogCollector:
         self._values = ValueSearch(ValueFormats(Path(self.value_formats) if self.value_formats else None)) if self.training_values else None
         self._followed: dict[str, _TailedLog] = {}
         self._second = -1
+        self._save_at = -math.inf
 
     def collect(self) -> list[Event | Reading]:
-        self._positions.save()  # the events of the call before are with the agent now
+        if self.clock.monotonic() >= self._save_at:
+            self._save_at = self.clock.monotonic() + SAVE_S
+            self._positions.save()  # the events of the call before are with the agent now
         self._find_logs()
         events = [event for name, followed in self._followed.items() for event in self._read(name, followed)]
         return [*events, *self._readings(self.clock.now())]
@@ -148,6 +153,7 @@ class JobLogCollector:
         tailer = FileTailer(Path(name), self._positions.get(name), from_end=not from_beginning, most_backlog=self.most_backlog_mb << 20, owner=owner)
         values = PrintedValues(self._values) if self._values is not None else None
         self._followed[name] = _TailedLog(tailer, JobOutput(self._messages), values)
+        self._save_at = -math.inf
         return self._followed[name]
 
     def _begins_before(self, name: str, worker: LocalWorker) -> bool:
@@ -164,6 +170,7 @@ class JobLogCollector:
         told = left_out = 0
         try:
             for message in self._messages_of(followed):
+                self._save_at = -math.inf
                 if told == MOST_EVENTS:
                     left_out += 1
                 elif (event := self._event(name, followed, message)) is not None:
@@ -181,8 +188,10 @@ class JobLogCollector:
             log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
             followed.skipped_bytes = followed.tailer.skipped_bytes
         self._positions.put(name, followed.tailer.position)
-        if followed.values is not None and followed.epoch != followed.listed_epoch:
-            followed.values.begin_again()
+        if followed.epoch != followed.listed_epoch:
+            self._save_at = -math.inf
+            if followed.values is not None:
+                followed.values.begin_again()
         followed.epoch = followed.listed_epoch
 
     def _messages_of(self, followed: _TailedLog) -> Iterator[JobMessage]:

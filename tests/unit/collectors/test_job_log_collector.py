@@ -98,6 +98,23 @@ def test_the_next_agent_goes_on_where_it_stopped(node: Node) -> None:
     assert [event.message for event in node.told("OSError: [Errno 28] No space left on device\n")] == ["OSError: [Errno 28] No space left on device"]
 
 
+def test_positions_in_lines_that_say_nothing_are_saved_seldom_and_behind_a_message_at_once(node: Node) -> None:
+    for _ in range(2):
+        node.told("step 1\n")
+    (saved,) = (node.folder / "state" / "agent").iterdir()
+    first = saved.read_bytes()
+    for _ in range(2):
+        node.told("step 2\n")
+    assert saved.read_bytes() == first
+    node.clock.advance(job_log.SAVE_S)
+    node.told()
+    assert saved.read_bytes() != first
+    node.told(f"{ERROR}\n")
+    node.told()
+    node.collector = node.start()
+    assert node.told() == []
+
+
 def test_the_same_error_again_is_one_event_a_minute(node: Node) -> None:
     assert len(node.told("".join(f"RuntimeError: CUDA error: bad address {number}\n" for number in range(50)))) == 1
     node.clock.advance(61.0)
