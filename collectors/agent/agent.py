@@ -160,15 +160,23 @@ class Agent:
     # --- waiting and results
 
     def _wait(self) -> None:
-        """Sleep until a result arrives, a collector is due or a second begins."""
+        """Take results as they come until a collector is due or a second begins."""
         wall = self._clock.now()
         waits = [collector.schedule.next_in(wall) for collector in self._collectors.values()]
         timeout = min([self._batch_s - wall % self._batch_s, WAIT_MAX_S, *waits])
-        try:
-            first = self._inbox.get(timeout=max(timeout, 0.001))
-        except Empty:
-            return
-        self._take(first)
+        until = self._clock.monotonic() + max(timeout, 0.001)
+        while (left := until - self._clock.monotonic()) > 0.0:
+            try:
+                result = self._inbox.get(timeout=left)
+            except Empty:
+                return
+            self._take(result)
+            if isinstance(result, CollectorResult) and self._is_due(result.name):
+                return
+
+    def _is_due(self, name: str) -> bool:
+        """It has run beyond its next slot."""
+        return self._collectors[name].schedule.due(self._clock.now(), self._clock.monotonic())
 
     def _take_results(self) -> None:
         while True:
