@@ -2,26 +2,27 @@
 
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 UNFINISHED = ".new"
 """Suffix of a file that is being written; before it comes the pid of the writer."""
 
 
-def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Put `data` in the place of a file. Raises OSError, and then leaves nothing behind.
+def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True) -> None:
+    """Put `data`, in one piece or in several, in the place of a file. Raises OSError, and then leaves nothing behind.
 
     durable: it is on disk when this returns, under its name, whatever happens to the machine.
     """
     unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         unfinished.replace(path)
-    except OSError:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
     if durable:

@@ -1,13 +1,14 @@
 """Flattens a nested state into a dict of tensors and a JSON value that says where each belongs, and back."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Container
 from typing import Any
 
-_TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
+_TENSOR, _ITEMS, _TUPLE, _FLOAT = "$tensor", "$items", "$tuple", "$float"
 
 
-def flatten(state: dict[str, Any], is_tensor: Callable[[Any], bool]) -> tuple[dict[str, Any], Any]:
-    """Tensors by name, and the rest with a reference in the place of each.
+def flatten(state: dict[str, Any], is_tensor: Callable[[Any], bool], root: str = "state") -> tuple[dict[str, Any], Any]:
+    """Tensors by name (`root`, a dot, and the keys that lead to it), and the rest with a reference in the place of each.
 
     Raises TypeError, naming the place, for a value that JSON cannot hold.
     """
@@ -23,11 +24,13 @@ def flatten(state: dict[str, Any], is_tensor: Callable[[Any], bool]) -> tuple[di
         if isinstance(value, list | tuple):
             items = [walk(item, f"{place}.{index}") for index, item in enumerate(value)]
             return items if isinstance(value, list) else {_TUPLE: items}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {_FLOAT: str(float(value))}  # JSON has no word for these
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise TypeError(f"a checkpoint cannot hold {type(value).__name__} at {place!r}: store numbers, text or tensors")
 
-    return tensors, walk(state, "state")
+    return tensors, walk(state, root)
 
 
 def unflatten(tensors: dict[str, Any], rest: Any) -> Any:
@@ -38,11 +41,46 @@ def unflatten(tensors: dict[str, Any], rest: Any) -> Any:
         return rest
     if _TENSOR in rest:
         return tensors[rest[_TENSOR]]
+    if _FLOAT in rest:
+        return float(rest[_FLOAT])
     if _TUPLE in rest:
         return tuple(unflatten(tensors, item) for item in rest[_TUPLE])
     if _ITEMS in rest:
         return {key: unflatten(tensors, value) for key, value in rest[_ITEMS]}
     return {key: unflatten(tensors, value) for key, value in rest.items()}
+
+
+def only(rest: Any, names: Container[str]) -> Any:
+    """Of a flattened state what is no tensor, and the tensors of these names; in a list None stands where another one was."""
+    if isinstance(rest, list):
+        return [None if _is_other(value, names) else only(value, names) for value in rest]
+    if not isinstance(rest, dict) or _TENSOR in rest:
+        return rest
+    if _ITEMS in rest:
+        return {_ITEMS: [[key, only(value, names)] for key, value in rest[_ITEMS] if not _is_other(value, names)]}
+    return {key: only(value, names) for key, value in rest.items() if not _is_other(value, names)}
+
+
+def _is_other(value: Any, names: Container[str]) -> bool:
+    return isinstance(value, dict) and _TENSOR in value and value[_TENSOR] not in names
+
+
+def merged(first: Any, second: Any) -> Any:
+    """Of two flattened states: everything that either holds; what both hold as the first has it."""
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return [merged(one, other) for one, other in zip(first, second, strict=True)]
+    if not isinstance(first, dict) or not isinstance(second, dict) or {_TENSOR, _FLOAT} & first.keys():
+        return first
+    if _ITEMS in first and _ITEMS in second:
+        ours, theirs = dict(first[_ITEMS]), dict(second[_ITEMS])
+        return {_ITEMS: [[key, value] for key, value in _union(ours, theirs).items()]}
+    return _union(first, second)
+
+
+def _union(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: merged(value, second[key]) if key in second else value for key, value in first.items()} | {
+        key: value for key, value in second.items() if key not in first
+    }
 
 
 def _walk_dict(value: dict[Any, Any], place: str, walk: Callable[[Any, str], Any]) -> Any:

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from eagle_eye.errors import PermanentError, RingError, Stale
-from eagle_eye.training import checkpoint
 from eagle_eye.training.ring_buffer import RingReader
 from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, living, wait_until
 
@@ -133,7 +132,7 @@ def test_commands_of_the_leader_exclude_release_and_are_refused_when_stale(clust
 def test_a_roll_back_to_where_nothing_is_kept_is_refused(cluster: LauncherCluster, leader: FakeLeader) -> None:
     checkpoints = cluster.directory / "checkpoints"
     checkpoints.mkdir()
-    manifest = {"version": checkpoint.VERSION, "step": 320, "data": "x", "bytes": 0, "crc32": 0, "finite": True, "epoch": 1}
+    manifest = {"version": 1, "step": 320, "data": "x", "bytes": 0, "crc32": 0, "finite": True, "epoch": 1}
     (checkpoints / "step-000000000320.json").write_text(json.dumps(manifest))
     cluster.launch(0, nnodes=(1, 1), leader=leader.address, checkpoint_dir=checkpoints)
     cluster.began(1)
@@ -149,7 +148,7 @@ def test_a_roll_back_that_the_disk_does_not_take_is_an_epoch_that_failed(cluster
     in_the_way = checkpoints / "step-000000000320.json.discarded" / "x"
     in_the_way.mkdir(parents=True)
     for step in (310, 320):
-        manifest = {"version": checkpoint.VERSION, "step": step, "data": "x", "bytes": 0, "crc32": 0, "finite": True, "epoch": 1}
+        manifest = {"version": 1, "step": step, "data": "x", "bytes": 0, "crc32": 0, "finite": True, "epoch": 1}
         (checkpoints / f"step-{step:012d}.json").write_text(json.dumps(manifest))
     cluster.launch(0, nnodes=(1, 1), leader=leader.address, checkpoint_dir=checkpoints)
     cluster.began(1)

@@ -115,7 +115,7 @@ def _flip(path: Path) -> None:
 def test_a_torn_one_is_named_and_the_older_is_taken(tmp_path: Path, harm: Any, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint.save(state(), 10, tmp_path)
     checkpoint.save(state(), 20, tmp_path)
-    harm(checkpoint.entries(tmp_path)[-1].data)
+    harm(checkpoint.entries(tmp_path)[-1].shards[0])
     with caplog.at_level(logging.WARNING):
         found = checkpoint.load(tmp_path)
     assert found is not None
@@ -157,11 +157,9 @@ def test_a_manifest_of_any_kind_beside_it_fails_no_save(tmp_path: Path, text: st
 
 
 def test_a_manifest_names_no_file_outside(tmp_path: Path) -> None:
-    path = checkpoint.save_or_raise(state(), 10, tmp_path)
-    manifest = json.loads(path.read_text())
-    del manifest["manifest_crc32"]
-    path.write_text(json.dumps({**manifest, "data": "../../etc/passwd"}))
-    assert checkpoint.entries(tmp_path)[0].data == tmp_path / "passwd"
+    manifest = {"version": 1, "step": 10, "data": "../../etc/passwd", "bytes": 1, "crc32": 0, "finite": True, "epoch": 1, "rest": {}}
+    (tmp_path / "step-000000000010.json").write_text(json.dumps(manifest))
+    assert checkpoint.entries(tmp_path)[0].shards == [tmp_path / "passwd"]
     assert checkpoint.load(tmp_path) is None
 
 
@@ -175,8 +173,16 @@ def test_without_its_manifest_there_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
-    (tmp_path / f".step-000000000010.json.{2**22 + 1}.new").write_text("half")
+    checkpoint.save(state(), 10, tmp_path)
+    shard = checkpoint.entries(tmp_path)[0].shards[0].name
+    killed, elsewhere = (tmp_path / f".{name}.7.{2**22 + 1}.new" for name in (shard, shard.replace(shard.split("-")[-3], "another")))
+    for path in (killed, elsewhere):
+        path.write_text("half")
     checkpoint.save(state(), 20, tmp_path)
+    assert list(tmp_path.glob(".step*")) == [elsewhere], "what another machine calls by that number may be alive"
+    long_ago = time.time() - 2 * checkpoint.LEFT_S
+    os.utime(elsewhere, (long_ago, long_ago))
+    checkpoint.save(state(), 30, tmp_path)
     assert not list(tmp_path.glob(".step*"))
 
 

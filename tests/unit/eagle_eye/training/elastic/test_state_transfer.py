@@ -197,7 +197,7 @@ def test_where_no_worker_has_it_the_newest_checkpoint_is_loaded_from_the_nearest
     moved = checkpointing.load_newest(receiver, [memory, storage], at_most=1)
     assert moved is not None  # both have it
     assert (moved.sources.keys(), receiver.step, receiver.digest()) == ({str(memory)}, 1, old.digest())
-    torn = checkpoint.entries(memory)[0].data
+    torn = checkpoint.entries(memory)[0].shards[0]
     torn.write_bytes(torn.read_bytes()[:-1])
     moved = checkpointing.load_newest(receiver, [memory, storage], at_most=1)
     assert moved is not None  # the one in memory is torn

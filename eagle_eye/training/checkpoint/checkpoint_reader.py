@@ -1,0 +1,221 @@
+"""Loads checkpoints: the newest whole one, whoever wrote it and however many ranks did.
+
+Each shard is compared with its digest before a number of it is used. One that is torn or was changed is passed over for an older whole
+step, and what is loaded says which steps were passed over and why.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle_eye.errors import ConfigError
+from eagle_eye.training import state_tree
+
+from . import distributed_tensor, shard_file
+from .checkpoint_directory import SavedCheckpoint, contents, directory_of
+from .distributed_tensor import LocalTensor
+from .manifest import Manifest, ManifestTensor, TensorPiece, UnusableCheckpoint
+from .tensor_regions import Region, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
+"""What a damaged checkpoint raises."""
+_log = logging.getLogger("eagle_eye.checkpoint")
+_NAMED = 3
+"""Tensors that a message names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedCheckpoint:
+    """A checkpoint that was not loaded."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredCheckpoint:
+    """What `restore` has loaded, and what it passed over for it."""
+
+    step: int
+    """The first step still to do."""
+    path: Path
+    """Of the manifest."""
+    state: Any
+    """The template, its tensors filled; numbers and texts are the checkpoint's."""
+    data_position: Any
+    """As it was saved."""
+    per_rank: Any
+    """What this rank alone had; None where another number of ranks saved, or it had nothing."""
+    skipped: tuple[SkippedCheckpoint, ...]
+    """Newer ones, newest first."""
+
+
+def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = None) -> tuple[dict[str, Any], int] | None:
+    """State and step of the newest whole, finite checkpoint; None if there is none. All of the state, whatever number of ranks saved it.
+
+    `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit) is the highest number to take. One that is torn
+    or was changed on disk is named in a warning and skipped.
+    """
+    skipped: list[SkippedCheckpoint] = []
+    for entry in _candidates(directory_of(directory), at_most, skipped):
+        try:
+            return load_whole(entry), entry.step
+        except _UNREADABLE as error:
+            _skip(skipped, entry.path, str(error))
+    return None
+
+
+def load_whole(entry: SavedCheckpoint) -> dict[str, Any]:
+    """All of one checkpoint's state. Raises UnusableCheckpoint for one that is damaged; OSError."""
+    tensors: dict[str, Tensor] = {}
+    for name, stored, piece, part in _pieces(entry, None):
+        if len(stored.pieces) == 1:
+            tensors[name] = part
+        else:
+            _copy(part, piece.region, tensors.setdefault(name, _empty(stored, part)), whole(stored.shape))
+    state: dict[str, Any] = state_tree.unflatten(tensors, _rest(entry))
+    return state
+
+
+def restore(
+    template: dict[str, Any], directory: str | os.PathLike[str] | None = None, at_most: int | None = None, *, rank: int | None = None, strict: bool = True
+) -> RestoredCheckpoint | None:
+    """Fill the tensors of `template` (nested as the state that was saved) from the newest whole, finite checkpoint; None if there is none.
+
+    Every rank calls this with what it is to have: ordinary tensors, DTensors, LocalTensors, or a part of the layers; the number of ranks, and how tensors were cut
+    when they were saved, need not be the same. Nothing of the template is written before all that it needs is read and found whole: that much
+    memory is needed besides. `rank`: of this process, for what each rank alone had (RANK if not given). `strict`: the checkpoint has no further tensors.
+    Raises TypeError for a tensor that has no region of its own here (`DTensor` with summands), ConfigError where the newest whole checkpoint is of another model: a tensor that it has not, or with another shape or data type.
+    """
+    tensors, rest = state_tree.flatten(template, distributed_tensor.is_tensor)
+    wanted = {name: distributed_tensor.local(tensor, first=True, name=name) for name, tensor in tensors.items()}
+    skipped: list[SkippedCheckpoint] = []
+    for entry in _candidates(directory_of(directory), at_most, skipped):
+        try:
+            _fill(wanted, entry, strict)
+            state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(_rest(entry), tensors), rest))
+            own = _of_rank(entry, str(int(os.environ.get("RANK") or 0) if rank is None else rank))
+        except _UNREADABLE as error:
+            _skip(skipped, entry.path, str(error))
+        else:
+            return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, own, tuple(skipped))
+    return None
+
+
+def _candidates(home: Path, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:
+    """Newest first. What is passed over is added to `skipped`."""
+    limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
+    readable, unreadable = contents(home)
+    for each in reversed(unreadable):
+        _skip(skipped, each.path, each.reason)
+    for entry in reversed(readable):
+        if 0 <= limit < entry.step:
+            continue
+        if not entry.finite:
+            _skip(skipped, entry.path, "it holds values that are not finite")
+            continue
+        yield entry
+
+
+def _skip(skipped: list[SkippedCheckpoint], path: Path, reason: str) -> None:
+    _log.warning("checkpoint %s cannot be used, an older one is tried: %s", path, reason)
+    skipped.append(SkippedCheckpoint(path, reason))
+
+
+def _fill(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: bool) -> None:
+    import torch
+
+    if entry.manifest.version > 1:
+        _require_same_model(wanted, entry.manifest.tensors, entry.path, strict)
+    found = list(_pieces(entry, wanted))
+    if entry.manifest.version == 1:
+        _require_same_model(wanted, {name: each for name, each, _, _ in found}, entry.path, strict)
+    with torch.no_grad():
+        for name, _, piece, part in found:
+            if name in wanted:
+                _copy(part, piece.region, wanted[name].tensor, wanted[name].region)
+
+
+def _rest(entry: SavedCheckpoint) -> dict[str, Any]:
+    if not isinstance(entry.manifest.rest, dict):
+        raise UnusableCheckpoint(f"{entry.path} does not say how the state is nested. Load an older step")
+    return entry.manifest.rest
+
+
+def _require_same_model(wanted: Mapping[str, LocalTensor], stored: Mapping[str, ManifestTensor], path: Path, strict: bool) -> None:
+    differ = [
+        f"{name!r} is {shard_file.dtype_of(each.tensor, name)} {each.shape} here and {stored[name].dtype} {stored[name].shape} there"
+        for name, each in wanted.items()
+        if name in stored and (shard_file.dtype_of(each.tensor, name), each.shape) != (stored[name].dtype, stored[name].shape)
+    ]
+    missing = [f"it has no {name!r}" for name in wanted if name not in stored]
+    further = [f"{name!r} is in it and not here" for name in stored if strict and name not in wanted and not name.startswith("ranks.")]
+    wrong = [*differ, *missing, *further]
+    if wrong:
+        more = f", and {len(wrong) - _NAMED} further ones" if len(wrong) > _NAMED else ""
+        raise ConfigError(f"checkpoint {path} is of another model: {'; '.join(wrong[:_NAMED])}{more}. Give the directory of this model's checkpoints")
+
+
+def _pieces(entry: SavedCheckpoint, wanted: Mapping[str, LocalTensor] | None) -> Iterator[tuple[str, ManifestTensor, TensorPiece, "Tensor"]]:
+    """Name, tensor, piece and content of each piece that overlaps with what is wanted (None: of all), shard by shard, each of them verified."""
+    manifest, folder = entry.manifest, entry.path.parent
+    if manifest.version == 1:
+        for name, part in _tensors(manifest, folder, 0).items():
+            stored = ManifestTensor(shard_file.dtype_of(part, name), tuple(part.shape), (TensorPiece(0, whole(part.shape)),))
+            yield name, stored, stored.pieces[0], part
+        return
+    by_shard: dict[int, list[tuple[str, ManifestTensor, TensorPiece]]] = {}
+    for name, stored in manifest.tensors.items():
+        for piece in stored.pieces:
+            if wanted is None or (name in wanted and _touches(wanted[name].region, piece.region)):
+                by_shard.setdefault(piece.shard, []).append((name, stored, piece))
+    for shard, needed in sorted(by_shard.items()):
+        parts = _tensors(manifest, folder, shard)
+        for name, stored, piece in needed:
+            part = parts.get(name)
+            if part is None or (shard_file.dtype_of(part, name), tuple(part.shape)) != (stored.dtype, piece.region.shape):
+                raise UnusableCheckpoint(f"{folder / manifest.shards[shard].name} does not hold tensor {name!r} as {entry.path} says. Load an older step")
+            yield name, stored, piece, part
+
+
+def _touches(wanted: Region, held: Region) -> bool:
+    return wanted.overlap(held) is not None
+
+
+def _tensors(manifest: Manifest, folder: Path, shard: int) -> dict[str, "Tensor"]:
+    file = manifest.shards[shard]
+    return shard_file.tensors_in(shard_file.read(folder, file), folder / file.name)
+
+
+def _empty(stored: ManifestTensor, like: "Tensor") -> "Tensor":
+    import torch
+
+    return torch.empty(stored.shape, dtype=like.dtype)
+
+
+def _copy(source: "Tensor", held: Region, target: "Tensor", wanted: Region) -> None:
+    """What both regions have in common."""
+    common = held.overlap(wanted)
+    if common is None:
+        return
+    for dimension, (begin, there, length) in enumerate(zip(common.within(held), common.within(wanted), common.shape, strict=True)):
+        source, target = source.narrow(dimension, begin, length), target.narrow(dimension, there, length)
+    target.copy_(source)
+
+
+def _of_rank(entry: SavedCheckpoint, rank: str) -> Any:
+    manifest = entry.manifest
+    if rank not in manifest.ranks or manifest.world_size != int(os.environ.get("WORLD_SIZE") or manifest.world_size):
+        return None
+    prefix = f"ranks.{rank}."
+    own = {name for name in manifest.tensors if name.startswith(prefix)}
+    found: dict[str, Tensor] = {}
+    for shard in {piece.shard for name in own for piece in manifest.tensors[name].pieces}:
+        found |= {name: part.clone() for name, part in _tensors(manifest, entry.path.parent, shard).items() if name in own}
+    return state_tree.unflatten(found, manifest.ranks[rank])

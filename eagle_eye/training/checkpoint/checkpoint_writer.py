@@ -1,0 +1,266 @@
+"""Writes checkpoints: of one rank that has all of the state, or of all ranks, each with its shard.
+
+A save of several ranks needs no collective and nobody waits: each rank writes its shard, then a manifest of its own (`.part`); the one that
+finds the parts of all ranks there when it has written its own makes the checkpoint's manifest of them. Of a save that one rank does not finish
+nothing becomes visible.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle_eye.training import atomic_file, messages, state_tree
+from eagle_eye.training.save_retry import WAIT_S, SaveRetry, Unwritten
+from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
+
+from . import checkpoint_directory, distributed_tensor, shard_file
+from . import manifest as manifests
+from .checkpoint_directory import directory_of
+from .manifest import Manifest, ManifestTensor, ShardFile, TensorPiece
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_log = logging.getLogger("eagle_eye.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCheckpoint:
+    """One rank's part of a checkpoint, independent of the state that trains on."""
+
+    home: Path
+    tensors: Mapping[str, "Tensor"]
+    """Contiguous, in this process's memory."""
+    manifest: Manifest
+    """Without its shard."""
+    rank: int = 0
+    run: str = ""
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint."""
+        return self.manifest.step
+
+    @property
+    def needed_bytes(self) -> int:
+        """Of its tensors; the manifest is small."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
+
+def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None) -> Path | None:
+    """Write `state` (tensors, numbers, texts, None, in dicts, lists and tuples) as the checkpoint of `step`.
+
+    One rank calls this. `data_position`: where the job reads on in its data, anything that JSON holds. Returns the manifest's path; or
+    None if storage refused it, whatever its error: older checkpoints are untouched then, the launcher is told (event
+    `checkpoint.failed`), and the same bytes are tried again in the background, after 1, 2, 4, … 60 s, until they are written or the
+    next `save` begins. Where such an attempt hangs, since the storage does not answer, this one is left out after WAIT_S, told in the
+    same way. A process that ends waits ten seconds more for them.
+    Raises TypeError for what cannot be stored without pickle, and whatever else is wrong with the state.
+    """
+    with _retry.turn(WAIT_S) as free:
+        if free:
+            return _retry.save(prepare(state, step, directory, data_position=data_position))
+    leave_out(step, directory)
+    return None
+
+
+def leave_out(step: int, directory: str | os.PathLike[str] | None = None) -> None:
+    """Tell the launcher that the checkpoint of `step` is not saved, since an earlier one is still being written."""
+    _retry.leave_out(directory_of(directory).absolute(), step)
+
+
+def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path:
+    """As `save`, but the launcher is told and OSError is raised; trying again is the caller's."""
+    with _retry.turn():
+        return _retry.attempt(prepare(state, step, directory))
+
+
+def save_shard(
+    state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, rank: int | None = None, world_size: int | None = None,
+    run: str = "", writes_whole: bool | None = None, per_rank: dict[str, Any] | None = None, layout: Mapping[str, int] | None = None, data_position: Any = None,
+) -> Path | None:  # fmt: skip
+    """Every rank calls this with its own part of the state; the last one of them makes the checkpoint visible. As `save` otherwise.
+
+    Of a DTensor a rank writes its shard (where ranks hold the same one, the first of them); `LocalTensor` says what a tensor that is cut by other means is. Tensors that are none are whole: the ranks with
+    `writes_whole` write them, rank 0 alone if it is not given; with pipeline stages give it for the first data-parallel rank of each stage.
+    `per_rank`: what this rank alone has, such as its random number generators. `layout`: how the job is cut, such as {"dp": 4, "pp": 2}.
+    `rank`, `world_size`: torch's environment variables RANK and WORLD_SIZE if they are not given. `run`: a text that the ranks of this start of the job
+    share, and no other start has, so that shards of two starts are never mixed; eagle-eye's run and epoch, or agreed by one broadcast, if it is
+    not given. Returns the path of what was written last: the checkpoint's manifest, or this rank's. Shards that do not fit together (two
+    shapes of one tensor, a region that nobody wrote) are told as a checkpoint that failed.
+    """
+    rank = int(os.environ.get("RANK") or 0) if rank is None else rank
+    world_size = int(os.environ.get("WORLD_SIZE") or 1) if world_size is None else world_size
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank}, world_size={world_size}: give a rank from 0 to below the world size")
+    run = _run_id(run or _run_of_this_start()) if world_size > 1 else ""
+    with _retry.turn(WAIT_S) as free:
+        if free:
+            prepared = prepare(
+                state, step, directory, rank=rank, world_size=world_size, first=rank == 0 if writes_whole is None else writes_whole, per_rank=per_rank,
+                layout=layout, data_position=data_position,
+            )  # fmt: skip
+            return _retry.save(replace(prepared, run=run))
+    leave_out(step, directory)
+    return None
+
+
+def prepare(
+    state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, rank: int = 0, world_size: int = 1, first: bool = True,
+    per_rank: dict[str, Any] | None = None, layout: Mapping[str, int] | None = None, data_position: Any = None,
+) -> PreparedCheckpoint:  # fmt: skip
+    """Copy what this rank writes. Raises TypeError, ValueError for what cannot be stored."""
+    tensors, rest = state_tree.flatten(state, distributed_tensor.is_tensor)
+    own, own_rest = state_tree.flatten({str(rank): per_rank}, distributed_tensor.is_tensor, "ranks") if per_rank else ({}, None)
+    parts = {name: distributed_tensor.local(tensor, first=first, name=name) for name, tensor in tensors.items()}
+    parts |= {name: distributed_tensor.local(tensor, first=True, name=name) for name, tensor in own.items()}
+    written = {name: part for name, part in parts.items() if part.written_here and (part.region.size or part.shape == part.region.shape)}
+    copies = {name: part.tensor.detach().to("cpu", copy=True).contiguous() for name, part in written.items()}
+    stored = {
+        name: ManifestTensor(shard_file.dtype_of(part.tensor, name), part.shape, (TensorPiece(0, part.region),)) for name, part in written.items()
+    }
+    manifest = Manifest(
+        step=step, epoch=_epoch(), finite=all(map(_is_finite, copies.values())), saved=time.time(), shards=(), tensors=stored, rest=rest,
+        world_size=world_size, layout=dict(layout or {}), data_position=data_position, ranks={str(rank): own_rest[str(rank)]} if own_rest else {},
+    )  # fmt: skip
+    manifests.encode(manifest)  # what JSON cannot hold is the state's fault, and raises here
+    return PreparedCheckpoint(directory_of(directory), copies, manifest, rank)
+
+
+def _is_finite(tensor: "Tensor") -> bool:
+    if not tensor.is_floating_point():
+        return True
+    return bool((tensor if tensor.element_size() > 1 else tensor.float()).isfinite().all())
+
+
+def _epoch() -> int:
+    """In which this process was started."""
+    return int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
+
+
+def _run_of_this_start() -> str:
+    run, epoch = os.environ.get("EAGLE_EYE_RUN"), os.environ.get("EAGLE_EYE_EPOCH")
+    return f"{run} {epoch}" if run and epoch else _agreed_run()
+
+
+@cache
+def _agreed_run() -> str:
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise ValueError("save_shard of several ranks: give run=, a text that the ranks of this start of the job share, and no other start has")
+    device = "cuda" if "nccl" in dist.get_backend() else "cpu"
+    number = torch.tensor(int.from_bytes(os.urandom(7), "big"), dtype=torch.int64, device=device)
+    dist.broadcast(number, 0)
+    return str(number.item())
+
+
+def _run_id(run: str) -> str:
+    return hashlib.blake2b(run.encode(), digest_size=8).hexdigest()
+
+
+def _write(prepared: PreparedCheckpoint) -> Path:
+    """Raises OSError, and then leaves nothing behind but what another rank may have named already."""
+    home = prepared.home
+    home.mkdir(parents=True, exist_ok=True)
+    name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
+    size, checksum = shard_file.write(home / name, prepared.tensors)
+    manifest = replace(prepared.manifest, shards=(ShardFile(name, size, checksum, prepared.rank),))
+    alone = manifest.world_size == 1
+    path = home / (checkpoint_directory.manifest_name(prepared.step) if alone else _part_names(prepared)[prepared.rank])
+    try:
+        atomic_file.replace(path, manifests.encode(manifest))
+    except OSError:
+        with contextlib.suppress(OSError):
+            (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
+        raise
+    if alone:
+        _published(path, manifest)
+        return path
+    try:
+        return _publish_if_complete(home, [home / each for each in _part_names(prepared)]) or path
+    except ValueError as error:
+        reason = f"the shards of its ranks make no checkpoint: {error}"
+        _log.error("no checkpoint of step %d in %s: %s", prepared.step, home, reason)
+        _report_failure(prepared, StorageFailure(os.fspath(home), "", reason, UNKNOWN), 0, 0.0)
+        return path
+
+
+def _part_names(prepared: PreparedCheckpoint) -> list[str]:
+    size = prepared.manifest.world_size
+    return [checkpoint_directory.part_name(prepared.step, prepared.run, rank, size) for rank in range(size)]
+
+
+def _publish_if_complete(home: Path, paths: Sequence[Path]) -> Path | None:
+    """Make the manifest of the whole checkpoint if the parts of all ranks are there: two ranks that both find them write the same.
+
+    Raises ValueError for parts that are damaged or do not fit together; OSError.
+    """
+    try:
+        manifest = merged([manifests.read(path, part=True) for path in paths])
+    except FileNotFoundError:
+        return None  # another rank is not done, or all were and another rank has published
+    path = home / checkpoint_directory.manifest_name(manifest.step)
+    atomic_file.replace(path, manifests.encode(manifest))
+    for part in paths:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    _published(path, manifest)
+    return path
+
+
+def merged(parts: Sequence[Manifest]) -> Manifest:
+    """One manifest of those of all ranks. Raises ValueError, naming the tensor, where they do not fit together."""
+    shards, tensors, rest = list[ShardFile](), dict[str, ManifestTensor](), parts[0].rest
+    for part in parts:
+        for name, tensor in part.tensors.items():
+            pieces = [replace(piece, shard=piece.shard + len(shards)) for piece in tensor.pieces]
+            held = tensors.setdefault(name, replace(tensor, pieces=()))
+            if (held.dtype, held.shape) != (tensor.dtype, tensor.shape):
+                raise ValueError(f"tensor {name!r} is {held.dtype} {held.shape} on one rank and {tensor.dtype} {tensor.shape} on another one")
+            known = {piece.region for piece in held.pieces}
+            tensors[name] = replace(held, pieces=(*held.pieces, *(piece for piece in pieces if piece.region not in known)))
+        shards += part.shards
+        rest = state_tree.merged(rest, part.rest)
+    for name, tensor in tensors.items():
+        manifests.require_whole(name, tensor)
+    return replace(
+        parts[0], shards=tuple(shards), tensors=tensors, rest=rest, finite=all(part.finite for part in parts), saved=max(part.saved for part in parts),
+        ranks={rank: value for part in parts for rank, value in part.ranks.items()},
+    )  # fmt: skip
+
+
+def _published(path: Path, manifest: Manifest) -> None:
+    """The checkpoint is visible: what is too old goes, and the launcher hears of it."""
+    try:
+        checkpoint_directory.prune(path.parent)
+    except OSError as error:
+        _log.warning("older checkpoints in %s could not be deleted: %s", path.parent, error)
+    _tell_launcher("checkpoint", step=manifest.step, path=str(path), finite=manifest.finite, epoch=manifest.epoch)
+
+
+def _report_failure(unwritten: Unwritten, failure: StorageFailure, attempt: int, retry_s: float) -> None:
+    _tell_launcher(
+        "checkpoint_failed", step=unwritten.step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes,
+        needed_bytes=unwritten.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=_epoch(),
+    )  # fmt: skip
+
+
+def _tell_launcher(kind: str, **fields: Any) -> None:
+    launcher = os.environ.get("EAGLE_EYE_SOCKET")
+    if launcher:
+        worker = os.environ.get("EAGLE_EYE_WORKER", "")
+        with contextlib.suppress(OSError):  # the checkpoint is valid, or missing, whether or not the launcher knows of it
+            messages.send(launcher, messages.encode(kind, worker=worker, **fields))
+
+
+_retry = SaveRetry(_write, _report_failure)
+"""Of this process."""

@@ -1,0 +1,61 @@
+"""Which region of a tensor this rank holds: all of an ordinary one, its shard of a DTensor (FSDP2, tensor parallelism), or what the script says."""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .tensor_regions import Extents, Region, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTensor:
+    """This rank's part of a tensor; stands in a state in the place of one that is cut by other means than DTensor."""
+
+    tensor: "Tensor"
+    region: Region
+    """Which part of the whole tensor it is."""
+    shape: Extents
+    """Of the whole tensor."""
+    written_here: bool = True
+    """Whether this rank is the first of those that hold the region, which writes it for all."""
+
+    def __post_init__(self) -> None:
+        if self.region.size and tuple(self.tensor.shape) != self.region.shape:
+            raise ValueError(f"a tensor of shape {tuple(self.tensor.shape)} is no region of shape {self.region.shape}")
+
+
+def is_tensor(value: object) -> bool:
+    """Whether `local` takes it."""
+    import torch
+
+    return isinstance(value, torch.Tensor | LocalTensor)
+
+
+def local(tensor: "Tensor | LocalTensor", *, first: bool, name: str) -> LocalTensor:
+    """`first`: whether this rank writes ordinary tensors. Raises TypeError, naming the tensor, for a DTensor that holds summands, or more than one region."""
+    if isinstance(tensor, LocalTensor):
+        return tensor
+    if _is_dtensor(tensor):
+        return _shard(tensor, name)
+    return LocalTensor(tensor.detach(), whole(tensor.shape), tuple(tensor.shape), first)
+
+
+def _is_dtensor(tensor: "Tensor") -> bool:
+    module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported it
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _shard(tensor: Any, name: str) -> LocalTensor:
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise TypeError(f"a checkpoint cannot hold {name!r}: its ranks have summands of it; reduce it first (full_tensor, or redistribute)")
+    regions = [Region(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.__create_chunk_list__()]
+    part = tensor.to_local().detach()
+    if len(regions) > 1:
+        raise TypeError(f"a checkpoint cannot hold {name!r}: this rank has {len(regions)} regions of it; redistribute it so that each has one")
+    region = regions[0] if regions and part.numel() else Region((0,) * tensor.dim(), (0,) * tensor.dim())
+    held = tensor.device_mesh.get_coordinate()
+    first = held is not None and all(at == 0 or not placement.is_replicate() for at, placement in zip(held, tensor.placements, strict=True))
+    return LocalTensor(part, region, tuple(tensor.shape), first)

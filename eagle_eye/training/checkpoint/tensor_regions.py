@@ -1,0 +1,76 @@
+"""Regions of a tensor: which part of the whole one rank holds, and how parts of two layouts overlap.
+
+A region is a box of elements: where it begins in each dimension, and how long it is there. FSDP2 and DTensor cut along dimension 0, tensor
+parallelism along another one; both are boxes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Extents = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Elements `offsets` to `offsets + shape` of a tensor; both have one number per dimension, none for a scalar."""
+
+    offsets: Extents
+    shape: Extents
+
+    @property
+    def size(self) -> int:
+        """In elements."""
+        return math.prod(self.shape)
+
+    def overlap(self, other: "Region") -> "Region | None":
+        """What both hold, if that is anything."""
+        begins = tuple(map(max, self.offsets, other.offsets))
+        ends = tuple(map(min, self._ends, other._ends))
+        shape = tuple(end - begin for begin, end in zip(begins, ends, strict=True))
+        return Region(begins, shape) if all(length > 0 for length in shape) else None
+
+    def within(self, other: "Region") -> Extents:
+        """Where this one begins, counted from the beginning of the other one."""
+        return tuple(own - theirs for own, theirs in zip(self.offsets, other.offsets, strict=True))
+
+    @property
+    def _ends(self) -> Extents:
+        return tuple(offset + length for offset, length in zip(self.offsets, self.shape, strict=True))
+
+
+def whole(shape: Sequence[int]) -> Region:
+    """All of a tensor."""
+    return Region((0,) * len(shape), tuple(shape))
+
+
+def gap(shape: Extents, regions: Sequence[Region]) -> str:
+    """Why these regions are not the whole tensor, each element once; '' if they are.
+
+    >>> gap((4,), [Region((0,), (2,)), Region((3,), (1,))])
+    '3 of 4 elements are there'
+    >>> gap((4,), [Region((0,), (3,)), Region((2,), (1,))])
+    'elements from (2,) on are there twice'
+    """
+    everything = whole(shape)
+    for region in regions:
+        if region.size and region.overlap(everything) != region:
+            return f"elements from {region.offsets} on, {region.shape} of them, lie outside of {shape}"
+    twice = _twice(regions)
+    if twice is not None:
+        return f"elements from {twice.offsets} on are there twice"
+    held = sum(region.size for region in regions)
+    return "" if held == everything.size else f"{held} of {everything.size} elements are there"
+
+
+def _twice(regions: Sequence[Region]) -> Region | None:
+    """What two of them hold. Only those that overlap in dimension 0 are compared: a cut along it costs one comparison per region."""
+    reach: list[Region] = []
+    for region in sorted((each for each in regions if each.size), key=lambda each: each.offsets):
+        start = region.offsets[0] if region.offsets else 0
+        reach = [each for each in reach if not each.offsets or each.offsets[0] + each.shape[0] > start]
+        for each in reach:
+            if (common := region.overlap(each)) is not None:
+                return common
+        reach.append(region)
+    return None

@@ -1,0 +1,49 @@
+import itertools
+import random
+
+import pytest
+
+from eagle_eye.training.checkpoint.tensor_regions import Region, gap, whole
+
+
+def test_what_two_regions_have_in_common() -> None:
+    left, right = Region((0, 2), (4, 4)), Region((3, 0), (5, 3))
+    assert left.overlap(right) == right.overlap(left) == Region((3, 2), (1, 1))
+    assert left.overlap(Region((4, 2), (1, 4))) is None
+    assert Region((3, 2), (1, 1)).within(left) == (3, 0)
+    assert whole(()).overlap(whole(())) == whole(()), "a scalar"
+    assert whole((0,)).overlap(whole((0,))) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "regions", "why"),
+    [
+        ((10, 3), [Region((0, 0), (6, 3)), Region((6, 0), (4, 3))], ""),
+        ((10, 3), [Region((6, 0), (4, 3)), Region((0, 0), (6, 1)), Region((0, 1), (6, 2))], ""),
+        ((10, 3), [Region((0, 0), (6, 3))], "18 of 30 elements are there"),
+        ((4,), [Region((0,), (3,)), Region((2,), (1,)), Region((0,), (0,))], "elements from (2,) on are there twice"),
+        ((4,), [Region((2,), (4,))], "elements from (2,) on, (4,) of them, lie outside of (4,)"),
+        ((2, 2), [Region((0, 0), (1, 2)), Region((0, 1), (2, 1)), Region((1, 0), (0, 1))], "elements from (0, 1) on are there twice"),
+        ((), [whole(())], ""),
+        ((), [], "0 of 1 elements are there"),
+        ((), [whole(()), whole(())], "elements from () on are there twice"),
+        ((0, 3), [], ""),
+    ],
+)
+def test_a_tensor_is_whole_where_each_element_is_there_once(shape: tuple[int, ...], regions: list[Region], why: str) -> None:
+    assert gap(shape, regions) == why
+
+
+def test_the_same_as_counting_elements_one_by_one() -> None:
+    chance = random.Random(5)
+    for _ in range(300):
+        shape = (3, 3)
+        regions = []
+        for _ in range(chance.randrange(4)):
+            offsets = chance.randrange(3), chance.randrange(3)
+            regions.append(Region(offsets, tuple(chance.randint(0, 3 - offset) for offset in offsets)))
+        counted = [
+            sum(all(o <= i < o + n for o, n, i in zip(region.offsets, region.shape, element, strict=True)) for region in regions)
+            for element in itertools.product(range(3), range(3))
+        ]
+        assert (gap(shape, regions) == "") == (set(counted) == {1}), regions
