@@ -141,12 +141,15 @@ def prune(home: Path, kept: int = KEPT) -> list[Path]:
     gone = [entry.path for entry in found if entry.path not in staying and entry.step < newest]
     for path in [*gone, *sorted(home.glob(f"step-*.json{_DISCARDED}"))[:-KEPT]]:
         path.unlink(missing_ok=True)
-    _sweep(home, named_before)
+    sweep(home, named_before)
     return gone
 
 
-def _sweep(home: Path, named_before: set[str]) -> None:
-    """Delete shards that no manifest names and files that were never finished, where nobody is about to name or finish them."""
+def sweep(home: Path, named_before: set[str]) -> None:
+    """Delete shards that no manifest names and files that were never finished, where nobody is about to name or finish them.
+
+    `named_before`: shards that manifests named until now; nobody is about to name them again. Raises OSError.
+    """
     for path in home.glob(f"step-*{PART}"):
         if _is_old(path):
             path.unlink(missing_ok=True)

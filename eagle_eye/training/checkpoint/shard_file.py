@@ -3,13 +3,14 @@
 It is written in one pass, from the tensors' own memory, while its checksum is computed: a second copy of the state would need as much memory
 again. It is read into memory once; what was checked is what is loaded. (safetensors' own reader maps the file: a page that the storage
 cannot deliver is then a SIGBUS, which ends the trainer, in place of an error.)
+Only tensors need torch; to check a file the standard library is enough.
 """
 
 import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,29 @@ def _chunks(tensors: Mapping[str, "Tensor"]) -> Iterator[bytes | memoryview]:
     for name in ordered:
         view = tensor_bytes.view(tensors[name])
         yield from (view[begin : begin + CHUNK_BYTES] for begin in range(0, len(view), CHUNK_BYTES))
+
+
+def verify(folder: Path, shard: ShardFile, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Compare a shard with its manifest, without loading it. Raises UnusableCheckpoint, OSError.
+
+    `advance` is called with the bytes that were checked since the last call.
+    """
+    for chunk in checked_chunks(folder, shard):
+        advance(len(chunk))
+
+
+def checked_chunks(folder: Path, shard: ShardFile) -> Iterator[bytes]:
+    """Its content; raises UnusableCheckpoint at the end if that is not what was written."""
+    path, checksum = folder / shard.name, 0
+    with _open(folder, shard) as file:
+        left = shard.bytes
+        while left:
+            chunk = file.read(min(CHUNK_BYTES, left))
+            if not chunk:
+                raise _cut(path, shard.bytes - left, shard.bytes)
+            checksum, left = zlib.crc32(chunk, checksum), left - len(chunk)
+            yield chunk
+    _compare(path, shard, checksum)
 
 
 def read(folder: Path, shard: ShardFile) -> bytearray:

@@ -54,6 +54,10 @@ def test_large_tensors_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest
     content = {"x": torch.arange(200.0)}
     shard = ShardFile("x.safetensors", *shard_file.write(tmp_path / "x.safetensors", content))
     assert same(shard_file.tensors_in(shard_file.read(tmp_path, shard), tmp_path), content)
+    told: list[int] = []
+    shard_file.verify(tmp_path, shard, told.append)
+    assert sum(told) == shard.bytes
+    assert len(told) > 8
 
 
 def flip(data: bytearray) -> None:
@@ -68,14 +72,15 @@ def append(data: bytearray) -> None:
     data += b"x"
 
 
+@pytest.mark.parametrize("take", [shard_file.read, shard_file.verify])
 @pytest.mark.parametrize(("harm", "said"), [(flip, "was changed since it was written"), (cut, "is cut off"), (append, "is larger than its manifest says")])
-def test_a_shard_that_is_not_what_was_written_is_refused(tmp_path: Path, written: ShardFile, harm, said: str) -> None:
+def test_a_shard_that_is_not_what_was_written_is_refused(tmp_path: Path, written: ShardFile, take, harm, said: str) -> None:
     path = tmp_path / written.name
     data = bytearray(path.read_bytes())
     harm(data)
     path.write_bytes(data)
     with pytest.raises(UnusableCheckpoint, match=said) as raised:
-        shard_file.read(tmp_path, written)
+        take(tmp_path, written)
     assert str(path) in str(raised.value)
     assert "older step" in str(raised.value)
 

@@ -1,0 +1,117 @@
+"""What `eagle-eye checkpoint` does with the checkpoints of a directory: verify, copy, delete; with a progress bar, since each reads gigabytes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.training import atomic_file
+from eagle_eye.training.checkpoint import SavedCheckpoint, checkpoint_directory, directory_of, shard_file
+from eagle_eye.training.checkpoint.manifest import UnusableCheckpoint
+
+Advance = Callable[[int], None]
+"""Called with the bytes that were read since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedCheckpoint:
+    """A checkpoint of which every byte was read."""
+
+    entry: SavedCheckpoint
+    damage: str
+    """Which file is not as it was written; '' if all are."""
+
+
+@contextmanager
+def progress(what: str, size: int) -> Iterator[Advance]:
+    """A bar of so many bytes on a terminal, which leaves nothing behind."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=size)
+        yield lambda count: bar.advance(task, count)
+
+
+def existing_directory(directory: str) -> Path:
+    """The one that was given, else that of EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints. Raises EagleEyeError where there is none."""
+    home = directory_of(directory or None)
+    if not home.is_dir():
+        raise EagleEyeError(f"there is no directory {home}: name the one that the job saves to (EAGLE_EYE_CHECKPOINT_DIR, or the second argument of checkpoint.save)")
+    return home
+
+
+def chosen(home: Path, step: int | None) -> SavedCheckpoint:
+    """The checkpoint of this step, else the newest one that can be read. Raises EagleEyeError where there is none, or its manifest cannot be read."""
+    readable, unreadable = checkpoint_directory.contents(home)
+    for entry in reversed(readable):
+        if step is None or entry.step == step:
+            return entry
+    for each in unreadable:
+        if step is not None and each.path.name == checkpoint_directory.manifest_name(step):
+            raise EagleEyeError(each.reason)
+    there = ", ".join(str(entry.step) for entry in readable) or "none"
+    raise EagleEyeError(f"there is no checkpoint {'' if step is None else f'of step {step} '}in {home}; there: {there}")
+
+
+def verify(entry: SavedCheckpoint, advance: Advance) -> VerifiedCheckpoint:
+    """Read all of it."""
+    try:
+        for shard in entry.manifest.shards:
+            shard_file.verify(entry.path.parent, shard, advance)
+    except (UnusableCheckpoint, OSError) as error:
+        return VerifiedCheckpoint(entry, str(error))
+    return VerifiedCheckpoint(entry, "")
+
+
+def copy(entry: SavedCheckpoint, target: Path, advance: Advance) -> Path:
+    """Copy a checkpoint to another directory, its manifest last; returns that. Raises EagleEyeError for one that is damaged, and where its step is there."""
+    path = target / entry.path.name
+    target.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        raise EagleEyeError(f"{path} is there already: give another directory, or delete it first")
+    written: list[Path] = []
+    try:
+        for shard in entry.manifest.shards:
+            if (target / shard.name).exists():
+                raise EagleEyeError(f"{target / shard.name} is there already: give another directory, or delete it first")
+            atomic_file.replace(target / shard.name, _counted(shard_file.checked_chunks(entry.path.parent, shard), advance))
+            written.append(target / shard.name)
+        atomic_file.replace(path, entry.path.read_bytes())
+    except BaseException as error:
+        for each in written:
+            each.unlink(missing_ok=True)
+        if isinstance(error, UnusableCheckpoint):
+            raise EagleEyeError(f"nothing was copied: {error}") from error
+        raise
+    return path
+
+
+def _counted(chunks: Iterator[bytes], advance: Advance) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk))
+
+
+def superfluous(verified: Sequence[VerifiedCheckpoint], keep: int) -> list[SavedCheckpoint]:
+    """What may be deleted: older than the `keep` newest whole ones, and not the newest finite whole one. Oldest first.
+
+    Raises EagleEyeError where no checkpoint is whole: then none is deleted.
+    """
+    whole = [each.entry for each in verified if not each.damage]
+    if not whole:
+        raise EagleEyeError("no checkpoint is whole: nothing is deleted; `eagle-eye checkpoint verify` says what is wrong with each")
+    staying = [*whole[-keep:], *[entry for entry in whole if entry.finite][-1:]]
+    oldest = whole[-keep:][0].step
+    return [each.entry for each in verified if each.entry.step < oldest and each.entry not in staying]
+
+
+def delete(home: Path, entries: Sequence[SavedCheckpoint]) -> None:
+    """Delete manifests first: what is half deleted is no checkpoint. Raises OSError."""
+    shards = {shard.name for entry in entries for shard in entry.manifest.shards}
+    for entry in entries:
+        entry.path.unlink(missing_ok=True)
+    checkpoint_directory.sweep(home, shards)

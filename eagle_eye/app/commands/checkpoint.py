@@ -1,0 +1,194 @@
+"""`eagle-eye checkpoint ls | verify | show | copy | prune`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from eagle_eye.app import checkpoint_files, options
+from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table, print_text
+from eagle_eye.training.checkpoint import KEPT, SavedCheckpoint, checkpoint_directory
+from eagle_eye.training.storage_failure import size_text
+
+CHECKPOINTS = (
+    TableColumn("step"), TableColumn("saved", brief=brief_time, drop=2), TableColumn("size"), TableColumn("shards", drop=1), TableColumn("ranks", drop=1),
+    TableColumn("state", prose=True),
+)  # fmt: skip
+TENSORS = (TableColumn("tensor", name=True), TableColumn("type"), TableColumn("shape"), TableColumn("size", drop=1), TableColumn("shards", drop=2))
+_step = click.option("--step", type=click.IntRange(min=0), default=None, help="Of this step. Default: the newest.")
+_directory = click.argument("directory", required=False, default="")
+
+
+@click.group(short_help="list, verify, show, copy and delete checkpoints")
+def command() -> None:
+    """Look after the checkpoints that `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to; without it
+    EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints.
+
+    \b
+    Examples:
+      eagle-eye checkpoint ls /data/gpt
+      eagle-eye checkpoint verify /data/gpt
+      eagle-eye checkpoint show /data/gpt --step 1200
+      eagle-eye checkpoint copy /data/gpt /archive/gpt --step 1200
+      eagle-eye checkpoint prune /data/gpt --keep 3
+    """
+
+
+@command.command(short_help="list the checkpoints of a directory")
+@_directory
+@options.as_json
+@options.wide
+def ls(directory: str, json_lines: bool, wide: bool) -> None:
+    """List the checkpoints of DIRECTORY, oldest first. Sizes of files are compared, their content is not: see `verify`.
+
+    \b
+    Examples:
+      eagle-eye checkpoint ls /data/gpt
+      eagle-eye checkpoint ls --json
+    """
+    home = checkpoint_files.existing_directory(directory)
+    readable, unreadable = checkpoint_directory.contents(home)
+    if json_lines:
+        for line in [*(_facts(entry, entry.missing) for entry in readable), *({"file": str(each.path), "damage": each.reason} for each in unreadable)]:
+            click.echo(json.dumps(line))
+        return
+    if not readable and not unreadable:
+        click.echo(f"no checkpoint in {home}")
+        return
+    print_table(Console(), CHECKPOINTS, [_row(entry, entry.missing) for entry in readable], wide=wide)
+    for each in unreadable:
+        print_text(Console(), each.reason)
+
+
+@command.command(short_help="read checkpoints and compare every byte with its digest")
+@_directory
+@click.option("--step", type=click.IntRange(min=0), default=None, help="Of this step. Default: all.")
+@options.as_json
+@options.wide
+def verify(directory: str, step: int | None, json_lines: bool, wide: bool) -> None:
+    """Read the checkpoints of DIRECTORY and compare each shard with the size and CRC-32 in its manifest. Exits with 1 where one is damaged.
+
+    \b
+    Examples:
+      eagle-eye checkpoint verify /data/gpt
+      eagle-eye checkpoint verify /data/gpt --step 1200 --json
+    """
+    home = checkpoint_files.existing_directory(directory)
+    readable, unreadable = checkpoint_directory.contents(home)
+    if step is not None:
+        readable, unreadable = [checkpoint_files.chosen(home, step)], []
+    found = _verified(readable)
+    if json_lines:
+        for line in [*(_facts(each.entry, each.damage) for each in found), *({"file": str(each.path), "damage": each.reason} for each in unreadable)]:
+            click.echo(json.dumps(line))
+    else:
+        print_table(Console(), CHECKPOINTS, [_row(each.entry, each.damage, "whole") for each in found], wide=wide)
+        for each in unreadable:
+            print_text(Console(), each.reason)
+    if unreadable or any(each.damage for each in found):
+        raise SystemExit(1)
+
+
+@command.command(short_help="what a checkpoint holds: layout, data position, shards, tensors")
+@_directory
+@_step
+@options.as_json
+@options.wide
+def show(directory: str, step: int | None, json_lines: bool, wide: bool) -> None:
+    """Show one checkpoint of DIRECTORY, from its manifest: step, epoch, how the job was cut, where it reads on in its data, its shards and its tensors.
+
+    \b
+    Examples:
+      eagle-eye checkpoint show /data/gpt
+      eagle-eye checkpoint show /data/gpt --step 1200 --json
+    """
+    entry = checkpoint_files.chosen(checkpoint_files.existing_directory(directory), step)
+    manifest = entry.manifest
+    tensors = {name: {"dtype": each.dtype, "shape": each.shape, "shards": sorted({piece.shard for piece in each.pieces})} for name, each in sorted(manifest.tensors.items())}
+    if json_lines:
+        shards = [{"file": shard.name, "bytes": shard.bytes, "crc32": f"{shard.crc32:08x}", "rank": shard.rank} for shard in manifest.shards]
+        click.echo(json.dumps({**_facts(entry, entry.missing), "layout": dict(manifest.layout), "data_position": manifest.data_position, "parts": shards, "tensors": tensors}))
+        return
+    click.echo(f"step {entry.step}, epoch {manifest.epoch}, saved {local_time(manifest.saved)}, format version {manifest.version}: {entry.missing or _state(entry, 'complete')}")
+    cut = ", ".join(f"{name} {size}" for name, size in manifest.layout.items())
+    click.echo(f"saved by {manifest.world_size} rank(s){f' ({cut})' if cut else ''}, {size_text(manifest.bytes)} in {len(manifest.shards)} shard(s)")
+    if manifest.data_position is not None:
+        click.echo(f"data position {json.dumps(manifest.data_position)}")
+    for shard in manifest.shards:
+        click.echo(f"  rank {shard.rank}: {shard.name}, {size_text(shard.bytes)}, CRC-32 {shard.crc32:08x}")
+    if not tensors:
+        click.echo("its manifest does not name the tensors (format version 1)")
+        return
+    rows = [(name, each.dtype, "x".join(map(str, each.shape)) or "scalar", size_text(each.bytes), str(len({piece.shard for piece in each.pieces}))) for name, each in sorted(manifest.tensors.items())]
+    print_table(Console(), TENSORS, rows, wide=wide)
+
+
+@command.command(short_help="copy a checkpoint to another directory, verified")
+@click.argument("directory")
+@click.argument("target", type=click.Path(path_type=Path))
+@_step
+def copy(directory: str, target: Path, step: int | None) -> None:
+    """Copy a checkpoint of DIRECTORY to the directory TARGET. Each shard is compared with its digest while it is copied, and the manifest comes last: what
+    is cut off or damaged never becomes a checkpoint there. Nothing is overwritten.
+
+    \b
+    Examples:
+      eagle-eye checkpoint copy /data/gpt /archive/gpt
+      eagle-eye checkpoint copy /data/gpt /archive/gpt --step 1200
+    """
+    entry = checkpoint_files.chosen(checkpoint_files.existing_directory(directory), step)
+    with checkpoint_files.progress("copying", entry.manifest.bytes) as advance:
+        path = checkpoint_files.copy(entry, target, advance)
+    click.echo(f"{path}: step {entry.step}, {size_text(entry.manifest.bytes)}")
+
+
+@command.command(short_help="delete old checkpoints, never the newest whole one")
+@_directory
+@click.option("--keep", type=click.IntRange(min=1), default=KEPT, show_default=True, help="Newest whole checkpoints that are kept, besides the newest finite one.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted.")
+def prune(directory: str, keep: int, dry_run: bool) -> None:
+    """Delete the checkpoints of DIRECTORY that are older than the newest whole ones. All are read first: a damaged one does not count as
+    kept. Where none is whole nothing is deleted, and one that is newer than those that are kept is left as it is.
+
+    \b
+    Examples:
+      eagle-eye checkpoint prune /data/gpt --dry-run
+      eagle-eye checkpoint prune /data/gpt --keep 3
+    """
+    home = checkpoint_files.existing_directory(directory)
+    found = _verified(checkpoint_directory.contents(home)[0])
+    gone = checkpoint_files.superfluous(found, keep) if found else []
+    if not dry_run:
+        checkpoint_files.delete(home, gone)
+    for entry in gone:
+        click.echo(f"{'would be deleted' if dry_run else 'deleted'}: step {entry.step}, {size_text(entry.manifest.bytes)}")
+    for each in found:
+        if each.damage and each.entry not in gone:
+            print_text(Console(), f"left as it is: step {each.entry.step}: {each.damage}")
+    if not gone:
+        click.echo("nothing to delete")
+
+
+def _verified(entries: list[SavedCheckpoint]) -> list[checkpoint_files.VerifiedCheckpoint]:
+    with checkpoint_files.progress("verifying", sum(entry.manifest.bytes for entry in entries)) as advance:
+        return [checkpoint_files.verify(entry, advance) for entry in entries]
+
+
+def _state(entry: SavedCheckpoint, good: str) -> str:
+    return good if entry.finite else f"{good}, but holds values that are not finite: it is not loaded"
+
+
+def _row(entry: SavedCheckpoint, damage: str, good: str = "complete") -> tuple[Any, ...]:
+    manifest = entry.manifest
+    state = (damage, "red") if damage else _state(entry, good)
+    return str(entry.step), local_time(manifest.saved), size_text(manifest.bytes), str(len(manifest.shards)), str(manifest.world_size), state
+
+
+def _facts(entry: SavedCheckpoint, damage: str) -> dict[str, Any]:
+    manifest = entry.manifest
+    return {
+        "step": entry.step, "epoch": manifest.epoch, "saved": manifest.saved, "bytes": manifest.bytes, "shards": len(manifest.shards), "ranks": manifest.world_size,
+        "finite": entry.finite, "version": manifest.version, "file": str(entry.path), "damage": damage,
+    }  # fmt: skip

@@ -1,0 +1,142 @@
+"""`eagle-eye checkpoint` on checkpoints that are whole, damaged, cut off, of a newer version, or not there."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from eagle_eye.app.cli import main
+from eagle_eye.training import checkpoint
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the checkpoints of steps 10, 20 and 30; that of 30 by two ranks."""
+    for name in ("EAGLE_EYE_CHECKPOINT_DIR", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    monkeypatch.setattr("eagle_eye.training.checkpoint.checkpoint_writer.checkpoint_directory.prune", lambda _: None)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "gpt"
+    for step in (10, 20):
+        checkpoint.save({"w": torch.full((4,), float(step))}, step, home)
+    for rank in range(2):
+        state = {"w": checkpoint.LocalTensor(torch.full((2,), 30.0), checkpoint.Region((2 * rank,), (2,)), (4,))}
+        checkpoint.save_shard(state, 30, home, rank=rank, world_size=2, run="a", layout={"dp": 2}, data_position={"sample": 7})
+    return home
+
+
+def typed(*words: object) -> Result:
+    """`eagle-eye checkpoint WORDS`."""
+    result = CliRunner().invoke(main, ["checkpoint", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), "a bug shows its traceback"
+    return result
+
+
+def shard_of(home: Path, step: int) -> Path:
+    return next(entry for entry in checkpoint.entries(home) if entry.step == step).shards[-1]
+
+
+def harm(home: Path, step: int) -> None:
+    """Flip a bit; the size stays."""
+    path = shard_of(home, step)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def steps(home: Path) -> list[int]:
+    return [entry.step for entry in checkpoint.entries(home)]
+
+
+def test_ls_lists_them_and_what_is_cut_off(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.truncate(shard_of(home, 20), 9)
+    (home / "step-000000000040.json").write_text('{"version": 3}')
+    shown = typed("ls", home)
+    assert shown.exit_code == 0
+    assert "has 9 of " in shown.output
+    assert "step-000000000040.json has format version 3, this program reads up to 2" in shown.output
+    monkeypatch.setenv("EAGLE_EYE_CHECKPOINT_DIR", str(home))
+    lines = [json.loads(line) for line in typed("ls", "--json").stdout.splitlines()]
+    assert [(line.get("step"), line.get("ranks"), bool(line["damage"])) for line in lines] == [(10, 1, False), (20, 1, True), (30, 2, False), (None, None, True)]
+
+
+def test_where_there_is_no_directory_or_nothing_in_it_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EAGLE_EYE_CHECKPOINT_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    missing = typed("ls")
+    assert (missing.exit_code, "there is no directory checkpoints: name the one" in missing.output) == (1, True)
+    assert typed("ls", tmp_path).output == f"no checkpoint in {tmp_path}\n"
+    assert f"there is no checkpoint in {tmp_path}; there: none" in typed("show", tmp_path).output
+    assert typed("prune", tmp_path).output == "nothing to delete\n"
+
+
+def test_verify_finds_a_flipped_bit_and_no_other(home: Path) -> None:
+    assert typed("verify", home).exit_code == 0
+    harm(home, 20)
+    assert "complete" in typed("ls", home).output, "sizes alone do not tell"
+    found = typed("verify", home, "--json")
+    assert found.exit_code == 1
+    assert [(line["step"], "was changed since" in line["damage"]) for line in map(json.loads, found.stdout.splitlines())] == [(10, False), (20, True), (30, False)]
+    assert typed("verify", home, "--step", 30).exit_code == 0
+    assert typed("verify", home, "--step", 20).exit_code == 1
+
+
+def test_show_says_what_one_holds(home: Path) -> None:
+    shown = typed("show", home).output
+    for part in ("step 30, epoch 0", "saved by 2 rank(s) (dp 2)", 'data position {"sample": 7}', "rank 1: step-000000000030-0-1-", "state.w"):
+        assert part in shown
+    facts = json.loads(typed("show", home, "--step", 10, "--json").stdout)
+    assert (facts["step"], facts["tensors"]) == (10, {"state.w": {"dtype": "F32", "shape": [4], "shards": [0]}})
+    assert "there is no checkpoint of step 11 in" in typed("show", home, "--step", 11).output
+
+
+def test_what_is_copied_is_loaded_there_and_nothing_is_overwritten(home: Path, tmp_path: Path) -> None:
+    assert typed("copy", home, tmp_path / "archive").exit_code == 0
+    found = checkpoint.load(tmp_path / "archive")
+    assert found is not None
+    assert (found[0]["w"].tolist(), found[1]) == ([30.0] * 4, 30)
+    again = typed("copy", home, tmp_path / "archive")
+    assert (again.exit_code, "is there already" in again.output) == (1, True)
+    assert steps(tmp_path / "archive") == [30]
+
+
+def test_a_damaged_one_is_not_copied_and_leaves_nothing_behind(home: Path, tmp_path: Path) -> None:
+    harm(home, 30)
+    refused = typed("copy", home, tmp_path / "archive")
+    assert (refused.exit_code, "nothing was copied" in refused.output) == (1, True)
+    assert list((tmp_path / "archive").iterdir()) == []
+
+
+def test_prune_keeps_the_newest_whole_ones(home: Path) -> None:
+    assert "would be deleted: step 10" in typed("prune", home, "--dry-run").output
+    assert steps(home) == [10, 20, 30]
+    assert "deleted: step 10" in typed("prune", home).output
+    assert steps(home) == [20, 30]
+    assert len(list(home.iterdir())) == 5, "and no shard of it is left"
+
+
+def test_prune_counts_no_damaged_one_as_kept(home: Path) -> None:
+    harm(home, 30)
+    pruned = typed("prune", home, "--keep", 1)
+    assert "deleted: step 10" in pruned.output
+    assert "left as it is: step 30" in pruned.output
+    assert steps(home) == [20, 30]
+    harm(home, 20)
+    nothing = typed("prune", home, "--keep", 1)
+    assert (nothing.exit_code, "no checkpoint is whole: nothing is deleted" in nothing.output) == (1, True)
+    assert steps(home) == [20, 30]
+
+
+def test_prune_keeps_the_newest_finite_one(home: Path) -> None:
+    for step in (40, 50):
+        checkpoint.save({"w": torch.full((4,), float("nan"))}, step, home)
+    typed("prune", home, "--keep", 2)
+    assert steps(home) == [30, 40, 50]
