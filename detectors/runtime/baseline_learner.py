@@ -24,6 +24,7 @@ import numpy as np
 
 from eagle_eye import plugins
 from eagle_eye.clock import Clock
+from eagle_eye.directory_limit import delete_oldest
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Learner
 from eagle_eye.training import atomic_file
@@ -35,6 +36,8 @@ from .hang_watch import DetectorCall, HangWatch, MutedDetectors
 SAMPLES_KEPT = 65_536
 FAILURES = 3
 """A learner that cannot take samples of a job so many times in a row is not asked again for it."""
+STORED_BYTES = 1 << 30
+"""Of baselines on disk; the oldest go. Each job has a new one every few minutes, and the stream holds the newest."""
 NICENESS = 10
 _log = logging.getLogger(__name__)
 
@@ -238,6 +241,7 @@ class BaselineLearner:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             atomic_file.replace(path, msgspec.msgpack.encode(baseline), durable=False)
+            delete_oldest(self._directory, "*.msgpack", STORED_BYTES)
         except OSError as error:
             self._notify(f"baseline {baseline.digest} of {baseline.job} is not stored: {error}")
 

@@ -9,13 +9,13 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import msgspec
 
+from eagle_eye.directory_limit import delete_oldest
 from eagle_eye.errors import UNREADABLE, StreamError, WireError
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
 from eagle_eye.stream.start_offset import offset_before
@@ -162,15 +162,7 @@ class IncidentRecorder:
     def _make_room(self) -> None:
         """Delete the oldest files beyond the limit: never one that is being written here."""
         self._written = 0
-        mine = {recording.path for recording in self._recordings.values()}
-        files = sorted(_files(self._directory), key=lambda each: each.changed)
-        size = sum(each.size for each in files)
-        for each in files:
-            if size <= self._max_bytes:
-                return
-            if each.path not in mine:
-                each.path.unlink(missing_ok=True)
-                size -= each.size
+        delete_oldest(self._directory, "*.records", self._max_bytes, {recording.path for recording in self._recordings.values()})
 
     def _copy(self, recording: _Recording, end: int) -> None:
         messages = self._stream.read(OBSERVATIONS, self._partition, recording.offset, COPIED_AT_ONCE)
@@ -232,17 +224,3 @@ def _write(file: BinaryIO, message: Message) -> int:
     """How many bytes were written."""
     data = msgspec.msgpack.encode(message)
     return file.write(_LENGTH.pack(len(data)) + data)
-
-
-class _File(NamedTuple):
-    path: Path
-    size: int
-    changed: float
-
-
-def _files(directory: Path) -> Iterator[_File]:
-    """Those of records; one that another recorder deletes meanwhile is left out."""
-    for path in directory.glob("*.records"):
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            yield _File(path, status.st_size, status.st_mtime)

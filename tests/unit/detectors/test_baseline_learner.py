@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from detectors.isolation_forest import IsolationForestLearner
+from detectors.runtime import baseline_learner
 from detectors.runtime.baseline_learner import FAILURES, BaselineLearner, learners
 from detectors.runtime.hang_watch import HANG_S, DetectorCall, MutedDetectors
 from eagle_eye import plugins
@@ -104,7 +105,10 @@ class Class:
         return self.learner.tick([(self.frames[0], False)])
 
 
-def test_a_baseline_is_fitted_in_a_child_on_healthy_ticks_only_and_stored_by_digest(tmp_path: Path) -> None:
+def test_a_baseline_is_fitted_in_a_child_on_healthy_ticks_only_and_stored_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline_learner, "STORED_BYTES", 1500)
+    (tmp_path / "of-last-year.msgpack").write_bytes(b"x" * 1400)
+    os.utime(tmp_path / "of-last-year.msgpack", (1.0, 1.0))
     lesson = Class(Mean(), directory=tmp_path)
     assert lesson.look(range(10, 20), healthy=False) == []
     assert lesson.learner._child is None
