@@ -10,6 +10,7 @@ in turn with it. Last, two workers train with a checkpoint after each step and w
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -221,7 +222,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)  # as the launcher sets it for each worker
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    steal, rows = neighbours(), []
+    steal, load, rows = neighbours(), os.getloadavg()[0], []
     for gib in options.gib:
         print(f"{gib:g} GiB ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="eagle-eye-checkpoint-") as folder:
@@ -230,7 +231,8 @@ def main() -> int:
     if options.pairs:
         print("two workers ...", file=sys.stderr, flush=True)
         rows += each_step_rows(each_step(options.pairs))
-    return report([*rows, steal()], options.json, "checkpoints in memory")
+    waiting = Row("processes that wanted the processors, before and at the end", f"{load:.1f}, {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", peer="above 2 the times above say little")
+    return report([*rows, steal(), waiting], options.json, "checkpoints in memory")
 
 
 if __name__ == "__main__":

@@ -132,8 +132,8 @@ def test_a_step_of_the_optimizer_waits_for_what_is_not_copied_and_helps(trainer:
     copy = begun(trainer)
 
     def let_go() -> None:
-        """Once all is copied but the one piece that the thread holds."""
-        while sum(copy._left.values()) > state_copy.PIECE:  # taken before anybody waited
+        """Once all is copied but the one piece that the thread holds, and the step waits for that."""
+        while sum(copy._left.values()) > state_copy.PIECE or not copy._waiting:
             time.sleep(0.001)
         held.set()
 
