@@ -281,9 +281,12 @@ class MemoryCheckpoints:
         """Copy the newest whole state into the tensors of `template`; None if there is none, and then nothing was changed.
 
         The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its
-        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take. Where
-        torch.distributed is initialized, all ranks call this and load the same step, the newest that all of them hold whole.
+        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take. In a job of
+        several ranks all call this, after torch.distributed is initialized, and load the same step, the newest that all of them hold whole.
         """
+        if self._shard.world > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            _log.warning("nothing is loaded from memory: the ranks have to agree on a step; initialize torch.distributed before")
+            return None
         limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
         self._join(None)
         try:

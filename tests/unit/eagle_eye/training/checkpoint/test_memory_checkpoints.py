@@ -253,15 +253,38 @@ def test_a_copy_that_is_not_finite_or_too_new_is_not_loaded(trainer: Trainer, mo
     assert (found.step, "not finite" in found.skipped[0]) == (2, True)
 
 
-def test_another_rank_s_copy_is_loaded_only_where_all_hold_the_same(trainer: Trainer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer.saved(1)
-    trainer.memory.close()
-    monkeypatch.setenv("WORLD_SIZE", "3")
+def test_another_rank_s_copy_is_loaded_only_where_all_hold_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as larger:
+        larger.setenv("WORLD_SIZE", "3")
+        trainer = Trainer(path)
+        trainer.step()
+        trainer.memory.prepare(trainer.state())
+        trainer.saved(1)
+        assert trainer.memory.load(trainer.state()) is None, "ranks that have not met may hold different steps"
+        trainer.memory.close()
     for replicated in (False, True):
         other = successor(path, replicated=replicated)
         found = other.memory.load(other.state())
         assert (found is not None) == replicated
         other.memory.close()
+
+
+@pytest.mark.parametrize(("theirs", "loaded"), [([[2, 1], [1]], 2), ([[1, -1], [1]], 1), ([[2, 1], [0], [1, -1], [1]], 1), ([[-1, -1]], None)])
+def test_all_ranks_load_the_newest_step_that_each_holds_whole(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, theirs: list[list[int]], loaded: int | None
+) -> None:
+    """`theirs`: what the other rank says: its steps, then whether the one that was agreed upon is whole there."""
+    trainer.saved(1)
+    trainer.saved(2)
+
+    def all_gather(gathered: list[torch.Tensor], ours: torch.Tensor) -> None:
+        gathered[0].copy_(ours)
+        gathered[1].copy_(torch.tensor(theirs.pop(0)))
+
+    for name, value in {"is_initialized": lambda: True, "get_world_size": lambda: 2, "get_backend": lambda: "gloo", "all_gather": all_gather}.items():
+        monkeypatch.setattr(torch.distributed, name, value)
+    found = trainer.memory.load(trainer.state())
+    assert ((found.step if found else None), theirs) == (loaded, [])
 
 
 def test_a_state_that_has_grown_is_left_out_once_and_the_older_copy_stays(trainer: Trainer, path: Path) -> None:
