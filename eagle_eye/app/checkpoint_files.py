@@ -1,4 +1,4 @@
-"""What `eagle-eye checkpoint` does with the checkpoints of a directory: verify, copy, delete; with a progress bar, since each reads gigabytes."""
+"""What `eagle-eye checkpoint` does with the checkpoints of a directory: verify, copy, delete, convert; with a progress bar, since each reads gigabytes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from eagle_eye.errors import EagleEyeError
+from eagle_eye.errors import ConfigError, EagleEyeError
 from eagle_eye.training import atomic_file
-from eagle_eye.training.checkpoint import SavedCheckpoint, checkpoint_directory, directory_of, shard_file
+from eagle_eye.training.checkpoint import SavedCheckpoint, checkpoint_directory, conversion, directory_of, shard_file
 from eagle_eye.training.checkpoint.manifest import UnusableCheckpoint
 
 Advance = Callable[[int], None]
@@ -115,3 +115,33 @@ def delete(home: Path, entries: Sequence[SavedCheckpoint]) -> None:
     for entry in entries:
         entry.path.unlink(missing_ok=True)
     checkpoint_directory.sweep(home, shards)
+
+
+def convert(source: Path, target: Path, to: str | None, step: int | None) -> str:
+    """What `eagle-eye checkpoint convert` does; returns what was made. Raises EagleEyeError, OSError."""
+    console = Console(stderr=True)
+    try:
+        with console.status(f"converting {source}"):
+            return _convert_ours(source, target, to, step) if to else _convert_theirs(source, target, step)
+    except UnusableCheckpoint as error:
+        raise EagleEyeError(f"nothing was converted: {error}") from error
+    except ModuleNotFoundError as error:
+        raise EagleEyeError(f"the module {error.name!r} is missing: pip install 'eagle-eye[training]' where this command runs") from error
+
+
+def _convert_ours(source: Path, target: Path, to: str, step: int | None) -> str:
+    entry = chosen(source, step)
+    if to == "torch":
+        conversion.write_torch_save(entry, target)
+        return f"{target}: step {entry.step}, for torch.load(weights_only=True)"
+    conversion.write_dcp(entry, target)
+    return f"{target}: step {entry.step}, for torch.distributed.checkpoint.load"
+
+
+def _convert_theirs(source: Path, target: Path, step: int | None) -> str:
+    if step is None:
+        raise ConfigError("give --step: a checkpoint has the number of the first step still to do")
+    if source.is_dir() and not conversion.is_dcp(source):
+        raise ConfigError(f"{source} is no directory of torch.distributed.checkpoint (it has no {conversion.DCP_METADATA}): to convert one of ours give --to")
+    state = conversion.read_dcp(source) if source.is_dir() else conversion.read_torch_save(source)
+    return f"{conversion.store(state, step, target)}: step {step}"

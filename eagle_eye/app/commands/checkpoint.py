@@ -1,4 +1,4 @@
-"""`eagle-eye checkpoint ls | verify | show | copy | prune`."""
+"""`eagle-eye checkpoint ls | verify | show | copy | prune | convert`."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ _step = click.option("--step", type=click.IntRange(min=0), default=None, help="O
 _directory = click.argument("directory", required=False, default="")
 
 
-@click.group(short_help="list, verify, show, copy and delete checkpoints")
+@click.group(short_help="list, verify, show, copy, delete and convert checkpoints")
 def command() -> None:
     """Look after the checkpoints that `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to; without it
     EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints.
@@ -33,6 +33,7 @@ def command() -> None:
       eagle-eye checkpoint show /data/gpt --step 1200
       eagle-eye checkpoint copy /data/gpt /archive/gpt --step 1200
       eagle-eye checkpoint prune /data/gpt --keep 3
+      eagle-eye checkpoint convert model.pt /data/gpt --step 1200
     """
 
 
@@ -169,6 +170,26 @@ def prune(directory: str, keep: int, dry_run: bool) -> None:
             print_text(Console(), f"left as it is: step {each.entry.step}: {each.damage}")
     if not gone:
         click.echo("nothing to delete")
+
+
+@command.command(short_help="from and to torch.save and torch.distributed.checkpoint")
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(["torch", "dcp"]), default=None, help="SOURCE is a directory of ours: write a file of torch.save, or a directory of torch.distributed.checkpoint.")
+@click.option("--step", type=click.IntRange(min=0), default=None, help="First step still to do, of what is made; with --to: which checkpoint (default: the newest).")
+def convert(source: Path, target: Path, to: str | None, step: int | None) -> None:
+    """Make a checkpoint in the directory TARGET of SOURCE, a file of torch.save or a directory of torch.distributed.checkpoint; with --to the
+    other way round. Nothing in SOURCE is executed: what is neither tensor nor plain value is refused. Nothing is overwritten or deleted.
+    The whole state is held in memory, twice.
+
+    \b
+    Examples:
+      eagle-eye checkpoint convert model.pt /data/gpt --step 1200
+      eagle-eye checkpoint convert /old/dcp-1200 /data/gpt --step 1200
+      eagle-eye checkpoint convert /data/gpt model.pt --to torch
+      eagle-eye checkpoint convert /data/gpt /new/dcp-1200 --to dcp --step 1200
+    """
+    click.echo(checkpoint_files.convert(source, target, to, step))
 
 
 def _verified(entries: list[SavedCheckpoint]) -> list[checkpoint_files.VerifiedCheckpoint]:

@@ -169,20 +169,9 @@ def _run_id(run: str) -> str:
 
 def _write(prepared: PreparedCheckpoint) -> Path:
     """Raises OSError, and then leaves nothing behind but what another rank may have named already."""
+    path, manifest = put(prepared)
     home = prepared.home
-    home.mkdir(parents=True, exist_ok=True)
-    name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
-    size, checksum = shard_file.write(home / name, prepared.tensors)
-    manifest = replace(prepared.manifest, shards=(ShardFile(name, size, checksum, prepared.rank),))
-    alone = manifest.world_size == 1
-    path = home / (checkpoint_directory.manifest_name(prepared.step) if alone else _part_names(prepared)[prepared.rank])
-    try:
-        atomic_file.replace(path, manifests.encode(manifest))
-    except OSError:
-        with contextlib.suppress(OSError):
-            (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
-        raise
-    if alone:
+    if manifest.world_size == 1:
         _published(path, manifest)
         return path
     try:
@@ -192,6 +181,23 @@ def _write(prepared: PreparedCheckpoint) -> Path:
         _log.error("no checkpoint of step %d in %s: %s", prepared.step, home, reason)
         _report_failure(prepared, StorageFailure(os.fspath(home), "", reason, UNKNOWN), 0, 0.0)
         return path
+
+
+def put(prepared: PreparedCheckpoint) -> tuple[Path, Manifest]:
+    """Write the shard, and then the manifest of a single rank or the part of one of several; deletes nothing, tells nobody. Raises OSError."""
+    home = prepared.home
+    home.mkdir(parents=True, exist_ok=True)
+    name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
+    size, checksum = shard_file.write(home / name, prepared.tensors)
+    manifest = replace(prepared.manifest, shards=(ShardFile(name, size, checksum, prepared.rank),))
+    path = home / (checkpoint_directory.manifest_name(prepared.step) if manifest.world_size == 1 else _part_names(prepared)[prepared.rank])
+    try:
+        atomic_file.replace(path, manifests.encode(manifest))
+    except OSError:
+        with contextlib.suppress(OSError):
+            (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
+        raise
+    return path, manifest
 
 
 def _part_names(prepared: PreparedCheckpoint) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import atomic_file, checkpoint, messages
-from eagle_eye.training.checkpoint import LocalTensor, Region, RestoredCheckpoint
+from eagle_eye.training.checkpoint import LocalTensor, Region, RestoredCheckpoint, checkpoint_writer
 from eagle_eye.training.checkpoint.manifest import ShardFile
 
 
@@ -356,3 +356,43 @@ def test_shards_that_wait_for_other_ranks_are_left_alone_until_they_are_old(tmp_
         os.utime(path, (0, 0))
     checkpoint.save({"x": torch.ones(1)}, 30, tmp_path)
     assert not any(path.exists() for path in waiting)
+
+
+# --- what each rank puts in ------------------------------------------------------------------------------------------------
+
+
+def test_what_two_ranks_both_write_is_there_once(tmp_path: Path) -> None:
+    for rank in range(2):
+        checkpoint.save_shard({"x": torch.ones(4)}, 10, tmp_path, rank=rank, world_size=2, run="a", writes_whole=True)
+    assert len(checkpoint.entries(tmp_path)[0].manifest.tensors["state.x"].pieces) == 1
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert found[0]["x"].tolist() == [1.0] * 4
+
+
+def test_a_region_that_no_rank_wrote_makes_no_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for rank in range(2):
+        state = {"x": LocalTensor(torch.ones(2), Region((3 * rank,), (2,)), (5,))}
+        checkpoint.save_shard(state, 10, tmp_path, rank=rank, world_size=2, run="a")
+    assert checkpoint.entries(tmp_path) == []
+    assert not list(tmp_path.glob("*.json"))
+    assert "tensor 'state.x' is not whole: 4 of 5 elements are there" in caplog.text
+
+
+def test_values_of_one_rank_that_are_not_finite_keep_all_from_loading_it(tmp_path: Path) -> None:
+    save_all(tmp_path, [1, 1], 10)
+    for rank in range(2):
+        fill = float("nan") if rank == 0 else 1.0
+        checkpoint.save_shard(cut([1, 1], rank, fill=fill), 20, tmp_path, rank=rank, world_size=2, run="a", per_rank={"x": 1})
+    assert [entry.finite for entry in checkpoint.entries(tmp_path)] == [True, False]
+    assert restore(tmp_path, [2], 0).step == 10
+
+
+def test_what_is_to_be_written_is_a_copy() -> None:
+    state = {"x": torch.ones(4), "y": LocalTensor(torch.ones(4), Region((0,), (4,)), (4,))}
+    prepared = checkpoint_writer.prepare(state, 1)
+    state["x"].fill_(2.0)
+    state["y"].tensor.fill_(2.0)
+    assert [each.tolist() for each in prepared.tensors.values()] == [[1.0] * 4] * 2
+    with pytest.raises(ValueError, match=r"is no region of shape"):
+        LocalTensor(torch.ones(4), Region((0,), (3,)), (4,))

@@ -1,0 +1,174 @@
+"""Conversion of checkpoints from and to torch.save and torch.distributed.checkpoint (DCP).
+
+Both hold pickles. What a pickle names is looked up in a list of what these formats need, and everything else is refused: nothing of a file that
+somebody else wrote is executed. Needs torch, and memory for the whole state.
+"""
+
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from eagle_eye.errors import ConfigError
+
+from . import checkpoint_directory, checkpoint_writer
+from .checkpoint_directory import SavedCheckpoint
+from .checkpoint_reader import load_whole
+from .tensor_regions import Region, gap
+
+DCP_METADATA = ".metadata"
+"""The file that makes a directory a checkpoint of DCP."""
+_DCP_MODULE = "torch.distributed.checkpoint"
+_DCP_NAMES = {
+    **dict.fromkeys(("Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"), f"{_DCP_MODULE}.metadata"),
+    "_StorageInfo": f"{_DCP_MODULE}.filesystem", "Size": "torch", "_get_layout": "torch.serialization",
+}  # fmt: skip
+_PATHS = {"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"}
+
+
+def is_dcp(path: Path) -> bool:
+    """Whether a directory holds a checkpoint of DCP."""
+    return (path / DCP_METADATA).is_file()
+
+
+def read_torch_save(path: Path) -> dict[str, Any]:
+    """The state in a file of torch.save, read with weights_only=True. Raises ConfigError for anything else in it; OSError."""
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path} is no file of torch.save that holds tensors and plain values alone: {_first_line(error)}") from error
+    if not isinstance(state, dict):
+        raise ConfigError(f"{path} holds no dict, but {type(state).__name__}: save a dict of state_dicts")
+    return state
+
+
+def read_dcp(directory: Path) -> dict[str, Any]:
+    """The state in a directory of DCP, tensors of all ranks whole. Keys are text, as DCP has them. Raises ConfigError for what it cannot read; OSError."""
+    try:
+        metadata = _read_metadata(directory / DCP_METADATA)
+        state: dict[str, Any] = {}
+        for name, described in metadata.state_dict_metadata.items():
+            value = _tensor(directory, metadata, name, described) if isinstance(described, _dcp().TensorStorageMetadata) else _item(directory, metadata, name, None)
+            _place(state, tuple(map(str, (metadata.planner_data or {}).get(name, (name,)))), value)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{directory} is no checkpoint of torch.distributed.checkpoint that holds tensors and plain values alone: {_first_line(error)}") from error
+    return state
+
+
+def _dcp() -> Any:
+    from torch.distributed.checkpoint import metadata
+
+    return metadata
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    """Knows the classes of DCP's metadata, data types and paths, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What the pickle names. Raises UnpicklingError for anything that is no part of DCP's metadata."""
+        import torch
+
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if module.partition(".")[0] == "pathlib" and name in _PATHS:
+            return PurePosixPath
+        if _DCP_NAMES.get(name) != module:
+            raise pickle.UnpicklingError(f"its metadata names {module}.{name}, which no checkpoint needs")
+        return super().find_class(module, name)
+
+
+def _read_metadata(path: Path) -> Any:
+    metadata = _MetadataUnpickler(io.BytesIO(path.read_bytes())).load()
+    if not isinstance(metadata, _dcp().Metadata):
+        raise TypeError("its metadata is of another kind")
+    return metadata
+
+
+def _tensor(directory: Path, metadata: Any, name: str, described: Any) -> Any:
+    """All of it. Raises ValueError where pieces of it are missing, or are there twice."""
+    import torch
+
+    regions = [Region(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in described.chunks]
+    wrong = gap(tuple(described.size), regions)
+    if wrong:
+        raise ValueError(f"tensor {name!r} is not whole: {wrong}")
+    whole = torch.empty(described.size, dtype=described.properties.dtype)
+    for region in regions:
+        target = whole
+        for dimension, (begin, length) in enumerate(zip(region.offsets, region.shape, strict=True)):
+            target = target.narrow(dimension, begin, length)
+        target.copy_(_item(directory, metadata, name, torch.Size(region.offsets)))
+    return whole
+
+
+def _item(directory: Path, metadata: Any, name: str, offsets: Any) -> Any:
+    import torch
+
+    found = metadata.storage_data[_dcp().MetadataIndex(name, offsets)]
+    if Path(found.relative_path).name != found.relative_path or getattr(found, "transform_descriptors", None):
+        raise ValueError(f"{name!r} lies in {found.relative_path!r}, which is in another directory, or compressed")
+    with (directory / found.relative_path).open("rb") as file:
+        file.seek(found.offset)
+        return torch.load(io.BytesIO(file.read(found.length)), map_location="cpu", weights_only=True)
+
+
+def _place(state: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
+    for key in keys[:-1]:
+        state = state.setdefault(key, {})
+    state[keys[-1]] = value
+
+
+def store(state: dict[str, Any], step: int, directory: Path) -> Path:
+    """Make a checkpoint of a state; no other one is deleted. Raises ConfigError where that step is there, or the state holds what no checkpoint can; OSError."""
+    path = directory / checkpoint_directory.manifest_name(step)
+    if path.exists():
+        raise ConfigError(f"{path} is there already: give another step or directory")
+    try:
+        return checkpoint_writer.put(checkpoint_writer.prepare(state, step, directory))[0]
+    except TypeError as error:
+        raise ConfigError(f"the state cannot be converted: {error}") from error
+
+
+def write_torch_save(entry: SavedCheckpoint, target: Path) -> None:
+    """All of a checkpoint's state as one file of torch.save; it appears when it is complete. Raises ConfigError where the file is there; UnusableCheckpoint, OSError."""
+    import torch
+
+    def write(file: IO[bytes]) -> None:
+        torch.save(load_whole(entry), file)
+
+    if target.exists():
+        raise ConfigError(f"{target} is there already: give another name")
+    _write_new(target, write)
+
+
+def _write_new(target: Path, write: Callable[[IO[bytes]], None]) -> None:
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        with unfinished.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_dcp(entry: SavedCheckpoint, target: Path) -> None:
+    """All of a checkpoint's state as a directory of DCP. Raises ConfigError where the directory has something in it; UnusableCheckpoint, OSError."""
+    import torch.distributed.checkpoint as dcp
+
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(f"{target} is not empty: give another directory")
+    state = load_whole(entry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group, which is as it is meant
+        dcp.save(state, checkpoint_id=target, no_dist=True)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

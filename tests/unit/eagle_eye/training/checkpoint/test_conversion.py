@@ -1,0 +1,146 @@
+"""Conversion from and to torch.save and DCP, and that nothing of what they hold is executed."""
+
+import os
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from click.testing import CliRunner, Result
+from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
+
+from eagle_eye.app.cli import main
+from eagle_eye.training import checkpoint
+from eagle_eye.training.checkpoint import conversion
+
+STATE = {
+    "model": {"layer.weight": torch.arange(6.0).reshape(2, 3), "bias": torch.ones(2, dtype=torch.bfloat16)},
+    "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "betas": (0.9, 0.999)},
+    "best": float("inf"),
+}
+
+
+class Executed:
+    """What runs a command where somebody unpickles it."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.witness),)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EAGLE_EYE_SOCKET", raising=False)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def convert(*words: object) -> Result:
+    result = CliRunner().invoke(main, ["checkpoint", "convert", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), "a bug shows its traceback"
+    return result
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, torch.Tensor):
+        return found.dtype == expected.dtype and torch.equal(found, expected)
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same(found[key], value) for key, value in expected.items())
+    return found == expected
+
+
+def test_a_file_of_torch_save_there_and_back(tmp_path: Path) -> None:
+    torch.save(STATE, tmp_path / "model.pt")
+    assert convert(tmp_path / "model.pt", tmp_path / "ours", "--step", 12).exit_code == 0
+    found = checkpoint.load(tmp_path / "ours", at_most=-1)
+    assert found is not None
+    assert found[1] == 12
+    assert same(found[0], STATE)
+    assert convert(tmp_path / "ours", tmp_path / "back.pt", "--to", "torch").exit_code == 0
+    assert same(torch.load(tmp_path / "back.pt", weights_only=True), STATE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back.pt", "model.pt", "ours"]
+
+
+def test_a_directory_of_dcp_there_and_back(tmp_path: Path) -> None:
+    state = {**STATE, "optimizer": {"state": {"0": {"step": torch.tensor(3.0)}}, "lr": 0.1}}  # it has text as keys, and no tuples
+    checkpoint.save(state, 7, tmp_path / "ours")
+    assert convert(tmp_path / "ours", tmp_path / "dcp", "--to", "dcp").exit_code == 0
+    loaded = {"model": {name: torch.zeros_like(each) for name, each in STATE["model"].items()}, "best": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(loaded, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert same(loaded["model"], STATE["model"])
+    assert convert(tmp_path / "dcp", tmp_path / "again", "--step", 8).exit_code == 0
+    found = checkpoint.load(tmp_path / "again", at_most=-1)
+    assert found is not None
+    assert found[1] == 8
+    assert same(found[0], state)
+
+
+def test_nothing_is_overwritten_or_deleted(tmp_path: Path) -> None:
+    torch.save({"x": torch.ones(1)}, tmp_path / "model.pt")
+    ours = tmp_path / "ours"
+    for step in (20, 30):
+        checkpoint.save({"x": torch.zeros(1)}, step, ours)
+    assert convert(tmp_path / "model.pt", ours, "--step", 10).exit_code == 0
+    assert [entry.step for entry in checkpoint.entries(ours)] == [10, 20, 30], "an older one is no superfluous one"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    for words, said in (
+        ((tmp_path / "model.pt", ours, "--step", 20), "is there already"),
+        ((ours, tmp_path / "model.pt", "--to", "torch"), "is there already"),
+        ((ours, tmp_path / "full", "--to", "dcp"), "is not empty"),
+        ((tmp_path / "model.pt", ours), "give --step"),
+        ((ours, tmp_path / "new", "--step", 1), "to convert one of ours give --to"),
+    ):
+        refused = convert(*words)
+        assert (refused.exit_code, said in refused.output) == (1, True), refused.output
+    assert torch.load(tmp_path / "model.pt", weights_only=True)["x"].item() == 1.0
+
+
+def test_a_file_of_torch_save_that_would_execute_something_is_refused(tmp_path: Path) -> None:
+    torch.save({"x": Executed(tmp_path / "executed")}, tmp_path / "model.pt")
+    refused = convert(tmp_path / "model.pt", tmp_path / "ours", "--step", 1)
+    assert (refused.exit_code, "holds tensors and plain values alone" in refused.output) == (1, True)
+    assert not (tmp_path / "executed").exists()
+    (tmp_path / "text.pt").write_text("text")
+    assert "is no file of torch.save" in convert(tmp_path / "text.pt", tmp_path / "ours", "--step", 1).output
+    torch.save([1], tmp_path / "list.pt")
+    assert "holds no dict, but list" in convert(tmp_path / "list.pt", tmp_path / "ours", "--step", 1).output
+    torch.save({"x": torch.ones(1, dtype=torch.complex128)}, tmp_path / "odd.pt")
+    assert "cannot be converted: a checkpoint cannot hold torch.complex128" in convert(tmp_path / "odd.pt", tmp_path / "ours", "--step", 1).output
+    assert not list(tmp_path.glob("ours/*.json"))
+
+
+@pytest.mark.parametrize("what", ["in the metadata", "in an item", "elsewhere"])
+def test_a_directory_of_dcp_that_would_execute_something_or_leads_elsewhere_is_refused(tmp_path: Path, what: str) -> None:
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
+
+    home = tmp_path / "dcp"
+    home.mkdir()
+    with (home / "items").open("wb") as file:
+        torch.save(Executed(tmp_path / "executed") if what == "in an item" else 1, file)
+    size = (home / "items").stat().st_size
+    items = {MetadataIndex("x"): _StorageInfo("../dcp/items" if what == "elsewhere" else "items", 0, size)}
+    planner = Executed(tmp_path / "executed") if what == "in the metadata" else {"x": ("x",)}
+    (home / ".metadata").write_bytes(pickle.dumps(Metadata({"x": BytesStorageMetadata()}, planner, items)))
+    refused = convert(home, tmp_path / "ours", "--step", 1)
+    assert (refused.exit_code, "is no checkpoint of torch.distributed.checkpoint that holds" in refused.output) == (1, True)
+    assert not (tmp_path / "executed").exists()
+    (home / "items").unlink()
+    torch.save(1, home / "items")
+    items = {MetadataIndex("x"): _StorageInfo("items", 0, (home / "items").stat().st_size)}
+    (home / ".metadata").write_bytes(pickle.dumps(Metadata({"x": BytesStorageMetadata()}, {"x": ("x",)}, items)))
+    assert conversion.read_dcp(home) == {"x": 1}, "twin"
+
+
+def test_a_tensor_of_dcp_of_which_a_part_is_missing_is_refused(tmp_path: Path) -> None:
+    described = TensorStorageMetadata(TensorProperties(torch.float32), torch.Size([4]), [])
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Metadata({"x": described}, None, {})))
+    refused = convert(tmp_path, tmp_path / "ours", "--step", 1)
+    assert (refused.exit_code, "tensor 'x' is not whole: 0 of 4 elements" in refused.output) == (1, True)
