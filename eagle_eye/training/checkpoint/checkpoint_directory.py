@@ -6,7 +6,6 @@ import os
 import socket
 import time
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,15 +132,16 @@ def prune(home: Path, kept: int = KEPT) -> list[Path]:
     Only checkpoints whose files are all there, with their sizes, count as kept: the newest whole one is never deleted for one that is cut
     off. A manifest that cannot be read, such as that of a newer version, keeps its shards. Returns the manifests that were deleted. Raises OSError.
     """
-    named_before = _named_shards(home)
-    found, _ = contents(home)
+    survey = _survey(home)
+    found = sorted((SavedCheckpoint(path, manifest) for path, manifest in survey.items() if manifest and path.suffix == ".json"), key=lambda each: each.step)
     complete = [entry for entry in found if not entry.missing]
     staying = {entry.path for entry in complete[-kept:]} | {entry.path for entry in [each for each in complete if each.finite][-1:]}
     newest = max((entry.step for entry in complete), default=-1)
     gone = [entry.path for entry in found if entry.path not in staying and entry.step < newest]
-    for path in [*gone, *sorted(home.glob(f"step-*.json{_DISCARDED}"))[:-KEPT]]:
+    discarded = sorted(path for path in survey if path.name.endswith(_DISCARDED))[:-KEPT]
+    for path in [*gone, *discarded]:
         path.unlink(missing_ok=True)
-    sweep(home, named_before)
+    _sweep(home, _shards_named(survey), {path: manifest for path, manifest in survey.items() if path not in {*gone, *discarded}})
     return gone
 
 
@@ -150,12 +150,18 @@ def sweep(home: Path, named_before: set[str]) -> None:
 
     `named_before`: shards that manifests named until now; nobody is about to name them again. Raises OSError.
     """
-    for path in home.glob(f"step-*{PART}"):
-        if _is_old(path):
+    _sweep(home, named_before, _survey(home))
+
+
+def _sweep(home: Path, named_before: set[str], survey: dict[Path, Manifest | None]) -> None:
+    left = dict(survey)
+    for path in survey:
+        if path.suffix == PART and _is_old(path):
             path.unlink(missing_ok=True)
-    named, unreadable = _named_shards(home), {each.path.stem for each in contents(home)[1]}
+            del left[path]
+    named, unreadable = _shards_named(left), {_step_of(path) for path, manifest in left.items() if manifest is None}
     for path in home.glob(f"step-*{DATA}"):
-        if path.name in named or path.name[: len("step-") + 12] in unreadable:
+        if path.name in named or _step_of(path) in unreadable:
             continue
         if path.name in named_before or _is_own(path) or _is_old(path):
             path.unlink(missing_ok=True)
@@ -164,16 +170,24 @@ def sweep(home: Path, named_before: set[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _named_shards(home: Path) -> set[str]:
-    return {shard.name for manifest in _readable(home) for shard in manifest.shards}
-
-
-def _readable(home: Path) -> Iterable[Manifest]:
-    """Manifests that can be read: of checkpoints, of those put aside, and of ranks."""
+def _survey(home: Path) -> dict[Path, Manifest | None]:
+    """Every manifest of a directory, read once (one of a thousand ranks is long): of checkpoints, of those put aside, and of ranks. None: cannot be read."""
+    found: dict[Path, Manifest | None] = {}
     for path in home.glob("step-*"):
         if path.name.endswith((".json", _DISCARDED, PART)):
+            found[path] = None
             with contextlib.suppress(OSError, UnusableCheckpoint):
-                yield manifests.read(path, part=path.suffix == PART)
+                found[path] = manifests.read(path, part=path.suffix == PART)
+    return found
+
+
+def _shards_named(survey: dict[Path, Manifest | None]) -> set[str]:
+    return {shard.name for manifest in survey.values() if manifest for shard in manifest.shards}
+
+
+def _step_of(path: Path) -> str:
+    """The beginning of its name, which all files of a step share."""
+    return path.name[: len("step-") + 12]
 
 
 def _is_own(shard: Path) -> bool:

@@ -39,6 +39,12 @@ def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path: 
     assert same(shard_file.tensors_in(theirs, tmp_path), tensors())
 
 
+def test_data_begin_where_their_elements_may(tmp_path: Path) -> None:
+    for length in range(8):
+        shard_file.write(tmp_path / "x.safetensors", {"x" * length: torch.ones(1)})
+        assert int.from_bytes((tmp_path / "x.safetensors").read_bytes()[:8], "little") % 8 == 0
+
+
 def test_all_data_types_of_the_manifest_are_known() -> None:
     assert {name: getattr(torch, known).itemsize * 8 for name, known in shard_file._TORCH_NAMES.items()} == ELEMENT_BITS
 
@@ -123,3 +129,11 @@ def test_what_is_no_safetensors_file_is_refused(content: bytearray) -> None:
     with pytest.raises(UnusableCheckpoint, match="is no safetensors file"):
         shard_file.tensors_in(content, Path("x"))
     assert same(shard_file.tensors_in(described(), Path("x")), {"x": torch.zeros(2)}), "twin"
+
+
+@pytest.mark.parametrize(("spans", "rest"), [([[0, 8]], 8), ([[8, 16]], 8), ([[0, 8], [0, 8]], 0), ([[0, 8], [12, 20]], 12)])
+def test_bytes_that_belong_to_no_tensor_or_to_two_are_refused(spans: list[list[int]], rest: int) -> None:
+    header = {f"x{place}": {"dtype": "F32", "shape": [2], "data_offsets": span} for place, span in enumerate(spans)}
+    text = json.dumps(header).encode()
+    with pytest.raises(UnusableCheckpoint, match="overlap, or leave a hole"):
+        shard_file.tensors_in(bytearray(len(text).to_bytes(8, "little") + text + bytes(8 + rest)), Path("x"))

@@ -24,6 +24,7 @@ def test_what_two_regions_have_in_common() -> None:
         ((4,), [Region((0,), (3,)), Region((2,), (1,)), Region((0,), (0,))], "elements from (2,) on are there twice"),
         ((4,), [Region((2,), (4,))], "elements from (2,) on, (4,) of them, lie outside of (4,)"),
         ((2, 2), [Region((0, 0), (1, 2)), Region((0, 1), (2, 1)), Region((1, 0), (0, 1))], "elements from (0, 1) on are there twice"),
+        ((4, 2), [Region((0, 0), (4, 1)), Region((0, 1), (1, 1)), Region((1, 1), (1, 1)), Region((2, 0), (2, 2))], "elements from (2, 0) on are there twice"),
         ((), [whole(())], ""),
         ((), [], "0 of 1 elements are there"),
         ((), [whole(()), whole(())], "elements from () on are there twice"),
