@@ -106,6 +106,10 @@ def test_what_is_copied_is_loaded_there_and_nothing_is_overwritten(home: Path, t
     again = typed("copy", home, tmp_path / "archive")
     assert (again.exit_code, "is there already" in again.output) == (1, True)
     assert steps(tmp_path / "archive") == [30]
+    checkpoint.save({"w": torch.zeros(4)}, 10, tmp_path / "archive")
+    other = typed("copy", home, tmp_path / "archive", "--step", 10)
+    assert (other.exit_code, "step-000000000010.json is there already" in other.output) == (1, True), "of another run, with shards of other names"
+    assert checkpoint.load(tmp_path / "archive", at_most=10)[0]["w"].tolist() == [0.0] * 4
 
 
 def test_a_damaged_one_is_not_copied_and_leaves_nothing_behind(home: Path, tmp_path: Path) -> None:
