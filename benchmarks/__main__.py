@@ -50,6 +50,7 @@ ELASTIC = (
     "benchmarks.elastic.join",
     "benchmarks.elastic.state_rate",
 )
+CHECKPOINT = ("benchmarks.checkpoint.memory",)
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
 COLLECT = ("benchmarks.collect.job_log", "benchmarks.collect.gpu_cost", "benchmarks.collect.agent_cost", "benchmarks.collect.stream_away", "benchmarks.collect.path_at_size")
 """`benchmarks.collect.gpu_beside_nvidia_smi` and those of `benchmarks/gpu/` need a GPU: by hand."""
@@ -74,7 +75,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
     parser.add_argument("--data", help="folder of the public data, with planner/ in it")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
+    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *CHECKPOINT, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
@@ -108,7 +109,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
+    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *CHECKPOINT, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "

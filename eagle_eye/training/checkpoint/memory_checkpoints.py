@@ -92,7 +92,7 @@ class MemoryCheckpoints:
         return begun
 
     def prepare(self, state: dict[str, Any]) -> bool:
-        """Reserve the memory for such a state now, before the training begins: 0.6 s a GiB. False if there is none."""
+        """Reserve the memory for such a state now, before the training begins: 0.6 s a GiB of memory. False if there is none."""
         if self._path is None:
             return False
         layout = StateLayout(state)
