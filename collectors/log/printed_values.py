@@ -26,7 +26,6 @@ FIRST_BLOCK, LARGEST_BLOCK = 1 << 12, 1 << 16
 """Bytes that are searched at once, from the end: a script that prints much has all the lines that are read in the first block; of one that prints few each block is twice as large as the one before."""
 EXCUSED = 40
 """A loss scaler that begins at 2^32 overflows in up to 32 steps until it fits: so many bad lines in succession are excused by overflows."""
-_ENDS = (b"\n", b"\r")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -100,7 +99,8 @@ class PrintedValues:
 
     def _read_lines(self) -> None:
         for line in self._lines:
-            found = self._search.formats.read(_COLOURS.sub("", line.decode(errors="replace")))
+            text = line.decode(errors="replace")
+            found = self._search.formats.read(_COLOURS.sub("", text) if "\x1b" in text else text)
             if found is not None and (found.values or found.overflow):
                 self._take_in(found)
         self._lines.clear()
@@ -136,6 +136,8 @@ class PrintedValues:
 def _line_around(piece: bytes, place: int) -> tuple[int, int]:
     """Where the line begins and ends that has this place; of a longer one LONGEST bytes on both sides, so that nobody searches a megabyte without an end of line."""
     low, high = max(0, place - LONGEST), place + LONGEST
-    before = [piece.rfind(mark, low, place) for mark in _ENDS]
-    after = [end for mark in _ENDS if (end := piece.find(mark, place, high)) >= 0]
-    return max(max(before) + 1, low), min(after, default=min(high, len(piece)))
+    begin = max(piece.rfind(b"\n", low, place) + 1, piece.rfind(b"\r", low, place) + 1, low)
+    end = piece.find(b"\n", place, high)
+    end = end if end >= 0 else min(high, len(piece))
+    drawn = piece.find(b"\r", place, end)
+    return begin, drawn if drawn >= 0 else end
