@@ -28,6 +28,9 @@ from .nvml_gpu import (
     FakeMigInstance,
 )
 
+MOST_ASKED = 128
+"""Batches of fields that are remembered, at least."""
+
 
 class _Error(Exception):
     """NVMLError where nvidia-ml-py is not installed."""
@@ -64,7 +67,7 @@ class FakeNvml:
         """(index of the GPU, code) of the events to come."""
         self.calls: Counter[str] = Counter()
         self.asked: list[Sequence[tuple[int, int]]] = []
-        """The batches of fields, in the order in which they were asked for."""
+        """The newest batches of fields, in the order in which they were asked for."""
         self._opened = 0
         """How often it was opened and not closed; handles are of the first of these."""
         self._opening = 0
@@ -135,6 +138,8 @@ class FakeNvml:
     def nvmlDeviceGetFieldValues(self, handle: FakeHandle, fieldIds: Sequence[tuple[int, int]]) -> Any:  # noqa: N802, N803
         gpu = self._gpu("nvmlDeviceGetFieldValues", handle)
         self.asked.append(tuple(fieldIds))
+        if len(self.asked) > 2 * MOST_ASKED:  # whoever looks at the memory of an hour sees that of the agent
+            del self.asked[:MOST_ASKED]
         values = (self.c_nvmlFieldValue_t * len(fieldIds))()  # type: ignore[attr-defined]
         for index, query in enumerate(fieldIds):  # as nvidia-ml-py does it, so that it costs what it costs there
             values[index].fieldId, values[index].scopeId = query
