@@ -33,8 +33,9 @@ from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
 from .features.processor_signals import ProcessorSignals
-from .features.step_time import lower_quartile, phase, phases, zero_if_unknown
+from .features.step_time import lower_quartile, phase, zero_if_unknown
 
 EXPLAINED = 1.0 / 3.0
 """Of the time that a worker computes beyond its peers: if it waited so much of it for a processor that others had, nothing shows that it is sick."""
@@ -42,7 +43,6 @@ ROWS = 64
 """Steps kept for the window at most; of shorter steps some are left out."""
 MOST_QUEUED = 0.8
 """Share of the time in the run queue that is counted at most: who computes 32 times as long as its peers is slow on any machine."""
-COMPUTE = ("forward_s", "backward_s", "optimizer_s")
 
 UNKNOWN_WORK = Evidence(text="its script logs no tokens (monitor.log(tokens=...)), so that more work cannot be told from a slow machine")
 
@@ -123,13 +123,13 @@ class Straggler:
                 return
         if self._rows and step.end - self._rows[-1].end < self.seconds / ROWS:
             return
-        busy = _compute(step)
+        busy = compute_of(step)
         if busy is None:
             return
         queued, step_s = self._queued(step), zero_if_unknown(step.values["step_s"])
         waited = queued * step_s
-        own = np.maximum(busy - waited - _of_the_script(step, busy), 0.1 * busy)
-        work = _work(step)
+        own = np.maximum(busy - waited - of_the_script(step, busy), 0.1 * busy)
+        work = work_of(step)
         self._work_known = work is not None
         scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
         stages = _stages(step.workers, frame.layout)
@@ -261,29 +261,6 @@ class Straggler:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it keeps up with its peers")
             elif kind in ("host.contended", "cpu.throttled") and entity.name not in held_up:
                 yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
-
-
-def _of_the_script(step: Step, busy: Floats) -> Floats:
-    """Seconds of what each worker was busy with that say nothing of its machine."""
-    none = np.zeros(len(step.workers), np.float32)
-    paused, graphs = (zero_if_unknown(step.values[name]) if name in step.values else none for name in ("garbage_collection_s", "compiled_graphs"))
-    spent: Floats = np.where(graphs > 0, busy, paused).astype(np.float32)
-    return spent
-
-
-def _compute(step: Step) -> Floats | None:
-    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
-    busy: Floats = phases(step, COMPUTE).sum(axis=0)
-    return busy if np.nansum(busy) > 0 else None
-
-
-def _work(step: Step) -> Floats | None:
-    """How much each worker had to do: its tokens relative to the median, None where they are not logged."""
-    tokens = step.values.get("tokens")
-    if tokens is None or not (zero_if_unknown(tokens) > 0).all():
-        return None
-    work: Floats = (tokens / np.median(tokens)).astype(np.float32)
-    return work
 
 
 def _stages(workers: tuple[str, ...], layout: Layout | None) -> Floats:

@@ -278,6 +278,8 @@ CAUSES = (
         Severity.SEV2,
         follows=(
             *STALLS,
+            Consequence("worker.slower", Scope.WORKER),
+            Consequence("worker.unequal_compute", Scope.WORKER),
             Consequence("host.contended", Scope.NODE),
             Consequence("cpu.throttled", Scope.NODE),
             Consequence("node.unusual", Scope.NODE),
@@ -344,7 +346,7 @@ CAUSES = (
         "cpu quota",
         "cpu.throttled",
         Severity.INFO,
-        follows=(*SLOWNESS, Consequence("host.contended", Scope.NODE), Consequence("node.unusual", Scope.NODE)),
+        follows=(*SLOWNESS, Consequence("worker.slower", Scope.NODE), Consequence("host.contended", Scope.NODE), Consequence("node.unusual", Scope.NODE)),
         together_s=30.0,
         early_s=float("inf"),
     ),
@@ -352,9 +354,21 @@ CAUSES = (
         "host contended",
         "host.contended",
         Severity.INFO,
-        follows=(*SLOWNESS, Consequence("node.unusual", Scope.NODE)),
+        follows=(*SLOWNESS, Consequence("worker.slower", Scope.NODE), Consequence("node.unusual", Scope.NODE)),
         together_s=30.0,
         early_s=float("inf"),
+    ),
+    Cause(
+        "slower worker",
+        "worker.slower",
+        Severity.SEV3,
+        follows=(Consequence("worker.unequal_compute", Scope.WORKER),),
+        together_s=30.0,
+        early_s=30.0,
+        rivals=(
+            ("clocks, temperature or power of its GPU", "eagle-eye history of its GPU beside those of its peers, since that time"),
+            ("more work than its peers", "micro-batches and sequence lengths per worker"),
+        ),
     ),
     Cause(
         "unequal compute",
@@ -410,7 +424,7 @@ LASTING = frozenset({"job.throughput_lost"})
 """Findings that tell how the job does: an incident that holds one is not over before it is."""
 RECOVERY_S = 15.0
 """What is over so long before the job is back was not the cause of all of it."""
-WHOLE_NODE = {"slow worker": "slow node"}
+WHOLE_NODE = {"slow worker": "slow node", "slower worker": "slower node"}
 """What a cause is called when it is all workers of a node."""
 PROGRAM_ON_GPU = {"illegal memory access": "program error on the gpu", "cuda error": "program error on the gpu"}
 """What a cause is called when the driver's Xids put it down to the program."""

@@ -46,7 +46,9 @@ def roots_of(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
 
 
 def _strongest(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
+    informing = [part for part in parts if part.active and cause_of(part)[1].severity is Severity.INFO]
     alive = [part for part in parts if part.active and cause_of(part)[1].severity is not Severity.INFO]
+    alive = [part for part in alive if not any(strength(other) < strength(part) and explains(other, part, topology) for other in informing)]
     unexplained = movers(alive, topology) if alive else []
     # a finding that is left over from a fault that is withdrawn was its consequence, and still is
     unexplained = [root for root in unexplained if not any(_left_over(part, root, topology) for part in parts)]

@@ -93,6 +93,8 @@ LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 WAITING = Escalation(remedy="mend what the evidence names; the launchers try again by themselves, and no worker is ended meanwhile")
 NO_QUORUM = Escalation(remedy="mend the network between the launchers, or start those that have stopped; the job trains on, and cannot heal itself meanwhile")
+SLOWER = Escalation(remedy="look at the clocks, temperature and power of that GPU beside its peers'; nothing is restarted or evicted for a few percent")
+"""Slower than its peers or than it was, by less than `worker.slow` asks for: however sure that is, it is no reason to stop a job that runs."""
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
@@ -126,6 +128,8 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "job stalled": HANG,
     "slow node": SLOW,
     "slow worker": SLOW,
+    "slower node": SLOWER,
+    "slower worker": SLOWER,
     "loss not finite": LOSS,
     "job waiting": WAITING,
     "quorum lost": NO_QUORUM,
@@ -144,7 +148,7 @@ BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {
 LEVEL_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
 """An elastic job that goes on without a worker and takes a new one in has restarted that worker."""
 
-WIDENED: Mapping[str, str] = {"slow worker": "slow node"}
+WIDENED: Mapping[str, str] = {"slow worker": "slow node", "slower worker": "slower node"}
 """Causes that become another one when the rest of the node is seen."""
 
 BY_SEVERITY: Mapping[Severity, Escalation] = {

@@ -131,3 +131,21 @@ def test_twin_a_worker_that_is_slow_by_itself_is_still_the_culprit() -> None:
     chain = Chain().feed(*job_frames(2, 2, 90, np.random.default_rng(0), faults=[SlowWorker(2, 2.5, 30)], step_s=0.25))
     assert verdicts(chain.accusing) == [("slow worker", ["run/node-1/0"], Severity.SEV2, True)]
     assert len(chain.latest) == 1
+
+
+SLOWER = finding("worker.slower", worker("node-0", 0), -5.0)
+
+
+def test_a_slower_worker_is_named_until_it_is_a_slow_one_and_then_that_is_the_cause() -> None:
+    assert verdicts(told([SLOWER])) == [("slower worker", [SLOWER.entity.name], Severity.SEV3, True)]
+    assert verdicts(told([SLOWER], [SLOW])) == [("slow worker", [SLOWER.entity.name], Severity.SEV2, True)]
+
+
+@pytest.mark.parametrize(("cause", "word"), [(CONTENDED, "host contended"), (QUOTA, "cpu quota")])
+def test_twin_a_worker_that_is_slower_on_a_host_that_explains_it_is_not_accused(cause: Finding, word: str) -> None:
+    assert verdicts(told([SLOWER], [cause])) == [(word, [], Severity.INFO, True)]
+
+
+def test_twin_a_slower_worker_explains_no_loss_of_throughput_of_all() -> None:
+    found = told([LOSS], [SLOWER])
+    assert sorted(verdicts(found)) == sorted([("throughput lost", [], Severity.INFO, True), ("slower worker", [SLOWER.entity.name], Severity.SEV3, True)])

@@ -52,6 +52,16 @@ def test_severities_are_those_of_the_actions_in_order():
         assert ranks == sorted(ranks)
 
 
+@pytest.mark.parametrize("cause", ["slower worker", "slower node"])
+def test_twin_a_few_percent_stop_and_evict_nobody(cause):
+    """A severity that is in no table would bring the steps of a broken network."""
+    found = escalation_of(cause, Severity.SEV3)
+    assert found.levels == ()
+    assert found.remedy
+    assert not found.cost_weighed
+    assert not found.self_healed
+
+
 def test_nothing_that_isolates_is_a_jobs_own():
     assert "evict_node" not in REVERSIBLE
     assert "roll_back" not in REVERSIBLE

@@ -1,0 +1,32 @@
+"""What each worker of a step computed by itself: its phases without waits, its work, and what of it is the script's doing."""
+
+import numpy as np
+
+from eagle_eye.types import Floats, Step
+
+from .step_time import phases, zero_if_unknown
+
+COMPUTE = ("forward_s", "backward_s", "optimizer_s")
+
+
+def compute_of(step: Step) -> Floats | None:
+    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
+    busy: Floats = phases(step, COMPUTE).sum(axis=0)
+    return busy if np.nansum(busy) > 0 else None
+
+
+def of_the_script(step: Step, busy: Floats) -> Floats:
+    """Seconds of what each worker was busy with that say nothing of its machine."""
+    none = np.zeros(len(step.workers), np.float32)
+    paused, graphs = (zero_if_unknown(step.values[name]) if name in step.values else none for name in ("garbage_collection_s", "compiled_graphs"))
+    spent: Floats = np.where(graphs > 0, busy, paused).astype(np.float32)
+    return spent
+
+
+def work_of(step: Step) -> Floats | None:
+    """How much each worker had to do: its tokens relative to the median, None where they are not logged."""
+    tokens = step.values.get("tokens")
+    if tokens is None or not (zero_if_unknown(tokens) > 0).all():
+        return None
+    work: Floats = (tokens / np.median(tokens)).astype(np.float32)
+    return work
