@@ -212,7 +212,7 @@ def test_fault_a_slow_gpu_whose_host_is_ahead_of_it_is_named() -> None:
     assert kinds(told(with_values(frames(40, slower(3, 1.3, ONSET)), **gpus))) == [("worker.slower", "run/node-1/1", True)]
 
 
-@pytest.mark.parametrize(("queued", "named"), [(1.0, True), (12.0, False), (40.0, False)])
+@pytest.mark.parametrize(("queued", "named"), [(1.0, True), (12.0, False), (40.0, False), (np.nan, False)])
 def test_twin_a_worker_that_waits_for_a_processor_is_not_sick(queued: float, named: bool) -> None:
     def waiting(frame: Frame) -> Frame:
         percent = np.zeros(8, np.float32)
