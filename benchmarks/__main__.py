@@ -61,7 +61,8 @@ FAULTS = (
     "benchmarks.faults.incidents_command",
     "benchmarks.faults.parts_away",
 )
-HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.log_lines", "benchmarks.collect.training_values")
+WATCH = ("benchmarks.watch.slow_rank", "benchmarks.watch.creeping")
+HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.log_lines", "benchmarks.collect.training_values", "benchmarks.watch.real_stragglers")
 """These read public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")
 """`make soak`."""
@@ -75,7 +76,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
     parser.add_argument("--data", help="folder of the public data, with planner/ in it")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *CHECKPOINT, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
+    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *CHECKPOINT, *HARM, *FAULTS, *COLLECT, *WATCH, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
@@ -109,7 +110,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *CHECKPOINT, *HARM, *FAULTS, *COLLECT, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
+    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *CHECKPOINT, *HARM, *FAULTS, *COLLECT, *WATCH, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "

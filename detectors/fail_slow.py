@@ -32,7 +32,7 @@ from .features.compute_past import ComputePast
 from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
 from .features.peer_roles import PeerRoles, above_peers, median_of_role, peer_roles
 from .features.processor_signals import QUEUED, ProcessorSignals
-from .features.slowness_test import SlownessTest
+from .features.slowness_test import MEMORY, SlownessTest
 from .features.step_time import phases, zero_if_unknown
 
 FALSE_ALARM_EVERY = 1e8
@@ -70,6 +70,8 @@ class _Proof(NamedTuple):
     since: float
     observations: int
     """Since then."""
+    which: int
+    """Of the slownesses that are tested."""
 
     @property
     def chance(self) -> str:
@@ -111,8 +113,8 @@ class FailSlow:
     _past: ComputePast = field(default_factory=ComputePast, init=False, repr=False)
     _rows: deque[tuple[Floats, Floats]] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     """Slowness beside the peers and beside the past."""
-    _told: dict[str, tuple[bool, float]] = field(default_factory=dict, init=False, repr=False)
-    """Worker → whether it was found beside its past, and how slow it was."""
+    _told: dict[str, tuple[bool, int]] = field(default_factory=dict, init=False, repr=False)
+    """Worker → whether it was found beside its past, and which of the slownesses that are tested."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -214,11 +216,14 @@ class FailSlow:
         return beside
 
     def _spread(self, roles: PeerRoles) -> Doubles:
-        """How much the levels of each worker's peers differ among themselves."""
-        level = self._beside_peers.noise.level.astype(np.float64)
-        deviation = np.abs(level - median_of_role(level, roles.role))
-        spread: Doubles = SPREAD * _NORMAL_MAD * np.nan_to_num(median_of_role(deviation, roles.role))
-        return spread
+        """How much the levels of each worker's peers differ among themselves, beyond what so many noisy observations, of so few, leave open."""
+        noise = self._beside_peers.noise
+        level = noise.level.astype(np.float64)
+        deviation = _NORMAL_MAD * np.nan_to_num(median_of_role(np.abs(level - median_of_role(level, roles.role)), roles.role))
+        few = 2.0 + 16.0 / np.bincount(roles.role, minlength=1)[roles.role]
+        unsure = few * noise.scale.astype(np.float64) ** 2 / max(1, min(noise.count, 2 * MEMORY))
+        spread: Doubles = SPREAD * np.sqrt(np.maximum(deviation**2 - unsure, 0.0))
+        return spread if noise.count >= self.steps else np.zeros(len(spread))
 
     def _report(self, now: float, share: Doubles) -> Iterator[Claim]:
         needed = math.log(FALSE_ALARM_EVERY * 2 * max(len(self._workers), 1))
@@ -227,7 +232,7 @@ class FailSlow:
                 continue
             strength, since, count = test.strongest()
             for index in np.flatnonzero((strength >= needed) & (count >= self.steps) & (now - since >= self.seconds)).tolist():
-                proof = _Proof(by_past, float(strength[index]), float(since[index]), int(count[index]))
+                proof = _Proof(by_past, float(strength[index]), float(since[index]), int(count[index]), int(test.evidence[:, index].argmax()))
                 if self._workers[index] not in self._told:
                     yield from self._tell(index, proof, float(share[index]))
         yield from self._recover(now)
@@ -239,12 +244,13 @@ class FailSlow:
     def _tell(self, index: int, proof: _Proof, share: float) -> Iterator[Claim]:
         worker, recent = self._workers[index], self._recent(proof.observations, by_past=proof.by_past)
         slower = float(recent[index])
-        if not (slower >= math.log(self.told) and share * (1.0 - math.exp(-slower)) >= self.lost):
+        allowed = 0.0 if proof.by_past else float(self._spread(self._roles)[index])
+        if not (slower >= max(math.log(self.told), allowed) and share * (1.0 - math.exp(-slower)) >= self.lost):
             return
         doubt = self._doubt(index, recent, slower)
         if doubt and not proof.by_past:
             return
-        self._told[worker] = proof.by_past, slower
+        self._told[worker] = proof.by_past, proof.which
         text = f"worker {worker} computes {math.exp(slower):.2f} times as long as {_BESIDE[proof.by_past]}, in {proof.observations} observations; {proof.chance}"
         evidence = [Evidence(text=text, metric="compute_ratio", value=math.exp(slower), threshold=self.told)]
         other = float(self._recent(proof.observations, by_past=not proof.by_past)[index])
@@ -276,10 +282,9 @@ class FailSlow:
         if not self._told:
             return
         index_of = {name: index for index, name in enumerate(self._workers)}
-        newest = [self._recent(self.steps, by_past=by_past) for by_past in (False, True)]
-        for worker, (by_past, slower) in list(self._told.items()):
+        for worker, (by_past, which) in list(self._told.items()):
             index = index_of.get(worker)
-            if index is not None and not newest[by_past][index] < 0.5 * slower:
+            if index is not None and not (self._beside_past if by_past else self._beside_peers).is_over(which, index):
                 continue
             del self._told[worker]
             if index is not None:

@@ -168,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     times = 4 if options.full else 1
-    rows = [row for slowness, limit in GOALS for row in sweep(slowness, limit, lambda workers: times * (5 if workers <= 256 else 1))]
-    rows += [*quiet(5 * times), *healthy(1000 * times)]
+    rows = [row for slowness, limit in GOALS for row in sweep(slowness, limit, lambda workers: times * (3 if workers <= 256 else 1))]
+    rows += [*quiet(3 * times), *healthy(1000 * times)]
     return report(rows, options.json, "slow ranks")
 
 

@@ -27,6 +27,8 @@ from .peer_roles import median_of_role
 SLOWNESSES = np.log([1.05, 1.10, 1.25, 1.6, 2.5])
 FREEDOM = 4.0
 MOST = 4.0
+ENOUGH = 40.0
+"""No C is above e to this power: it must be able to fall again when the worker recovers."""
 MEMORY = 64
 """Observations over which noise is averaged."""
 _MAD = 0.6745
@@ -126,7 +128,7 @@ class SlownessTest:
         fresh = (self.evidence <= 0.0) & seen
         self.since = np.where(fresh, np.float32(begin - self.began), self.since)
         self.steps = np.where(fresh, np.int32(0), self.steps) + seen.astype(np.int32)
-        self.evidence = np.where(seen, np.maximum(self.evidence, 0.0) + np.nan_to_num(gain), self.evidence).astype(np.float32)
+        self.evidence = np.where(seen, np.minimum(np.maximum(self.evidence, 0.0) + np.nan_to_num(gain), ENOUGH), self.evidence).astype(np.float32)
         self.noise.update(z, role)
 
     def strongest(self) -> tuple[Floats, Doubles, NDArray[np.int32]]:
@@ -134,6 +136,10 @@ class SlownessTest:
         best = self.evidence.argmax(axis=0)
         at = np.arange(self.evidence.shape[1])
         return self.evidence[best, at] - math.log(len(SLOWNESSES)), self.began + self.since[best, at].astype(np.float64), self.steps[best, at]
+
+    def is_over(self, which: int, index: int) -> bool:
+        """Whether the C of that slowness of a worker, which was high, is down at 1."""
+        return bool(self.evidence[which, index] <= 0.0)
 
     def forget(self, index: int) -> None:
         """What spoke against a worker."""
