@@ -89,7 +89,7 @@ class RecordFiles:
         write_records(self._path, self._kept[-8:])
         self._path.write_bytes(self._mutated(self._path.read_bytes(), Mutation(random)))
         try:
-            if len(list(read_records(self._path))) > 8:
+            if len(list(read_records(self._path))) > 2 * 8:  # a part that is repeated may hold whole ones
                 raise Fault("more records were read than had been written")
         except WireError:
             self._refused += 1
