@@ -287,6 +287,6 @@ class PartitionWriter:
                 continue
             file = HistoryFile(
                 table=table_of(table_file.schema), window=int(window.begin), partition=self._partition, first=window.first,
-                last=window.last, earliest=max(0, int(table_file.earliest)), latest=max(0, int(table_file.latest)), schema=schema_id[:8],
+                last=window.last, earliest=max(0, int(table_file.earliest)), latest=max(0, int(table_file.latest)), schema=digest_of(schema_id)[:8],
             )  # fmt: skip
             yield file, table_file

@@ -1,5 +1,8 @@
 """The history: every number once, whatever happens between the stream and the files."""
 
+from pathlib import Path
+
+import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -206,6 +209,19 @@ def test_blocks_of_an_unknown_schema_are_counted_not_guessed(place: ObjectStore)
     writer.take(messages[1:])
     assert writer.counts.skipped == 120
     assert list(place.files()) == []
+
+
+@pytest.mark.parametrize("names", [("a\0b",), ("/../../x",), ("to9999999999",), ("schema-1 of a", "schema-1 of b")], ids=["no name of a file", "climbs out", "as a merged file", "twins"])
+def test_a_schema_of_any_name_is_a_file_of_its_own_in_the_history(place: ObjectStore, tmp_path: Path, names: tuple[str, ...]) -> None:
+    records = Records()
+    for node, name in enumerate(names):
+        reading = gpus(1, node)
+        records.add(wire.encode(msgspec.structs.replace(records.schemas.schema_of(reading), id=name)), T0 + 1)
+        batch = Batch(node=f"node-{node}", incarnation="b", job=JOB, number=1, time=T0 + 1, blocks=(Block(schema_id=name, reading=reading),))
+        records.add(wire.encode(batch), T0 + 1)
+    written(place, records.run(30, 2).end(40).messages)
+    assert power(place) == sorted(expected([1], len(names)) + expected(range(2, 30)))
+    assert {path.parts[len(tmp_path.parts)] for path in tmp_path.rglob("*.parquet")} == {"history"}
 
 
 def test_a_metric_that_is_called_like_a_key_and_a_source_that_is_no_word_do_no_harm(place: ObjectStore) -> None:
