@@ -1,13 +1,12 @@
 """Which control groups a process is in, and their folders: cgroup v1 and v2, as far as they can be seen from here."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from eagle_eye.regular_file import read_kernel_file
+
 PROC = Path("/proc")
-LARGEST = 1 << 16
-"""Bytes that are read of one file of a cgroup; memory.stat, the longest, has some 5,000 on a node with two NUMA nodes."""
 NO_LIMIT = 1 << 60
 """Bytes: v1 has such a number where memory has no limit."""
 
@@ -38,24 +37,15 @@ class Cgroup:
 
     def content(self, file: str) -> bytes:
         """Of one of its files. Raises OSError."""
-        return _content(f"{self.folder}/{file}")
+        return read_kernel_file(f"{self.folder}/{file}")
 
 
 def membership_of(pid: int, proc: Path = PROC) -> str:
     """The text of /proc/PID/cgroup; '' once the process is gone. While it stays the same, so do its cgroups."""
     try:
-        return _content(f"{proc}/{pid}/cgroup").decode(errors="replace")
+        return read_kernel_file(f"{proc}/{pid}/cgroup").decode(errors="replace")
     except OSError:
         return ""
-
-
-def _content(path: str) -> bytes:
-    """Of a file of the kernel, which the agent asks for dozens of times a second: a text file's buffers and decoder cost several times the read. Raises OSError."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, LARGEST)
-    finally:
-        os.close(file)
 
 
 def cgroups_of(pid: int, controller: str, proc: Path = PROC) -> tuple[Cgroup, ...]:

@@ -5,10 +5,10 @@ import logging
 import os
 from pathlib import Path
 
+from eagle_eye.regular_file import read_kernel_file
+
 log = logging.getLogger(__name__)
 
-MOST = 65_536
-"""Bytes that are read of a file; those of /sys end at a page."""
 LARGEST = 1 << 64
 """No counter of the kernel is as large."""
 EXPECTED = frozenset({errno.EINVAL, errno.ENOENT, errno.ENODEV})
@@ -24,7 +24,7 @@ class KernelFiles:
     def text(self, path: Path) -> str | None:
         """The content without spaces around it; None if it cannot be read."""
         try:
-            return read_bytes(path).decode("utf-8", "replace").strip()
+            return read_kernel_file(path).decode("utf-8", "replace").strip()
         except OSError as error:
             if error.errno not in EXPECTED and str(path) not in self._logged:
                 self._logged.add(str(path))
@@ -34,15 +34,6 @@ class KernelFiles:
     def count(self, path: Path) -> int | None:
         """A number of zero or more; None if it cannot be read, or is none."""
         return count_of(self.text(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """At most MOST bytes of a file. Raises OSError."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, MOST)
-    finally:
-        os.close(file)
 
 
 def count_of(text: str | None) -> int | None:
