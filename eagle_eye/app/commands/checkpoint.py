@@ -1,6 +1,7 @@
 """`eagle-eye checkpoint ls | verify | show | copy | prune | convert`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,10 @@ def ls(directory: str, json_lines: bool, wide: bool) -> None:
     """
     home = checkpoint_files.existing_directory(directory)
     readable, unreadable = checkpoint_directory.contents(home)
-    if json_lines:
-        for line in [*(_facts(entry, entry.missing) for entry in readable), *({"file": str(each.path), "damage": each.reason} for each in unreadable)]:
-            click.echo(json.dumps(line))
-        return
-    if not readable and not unreadable:
+    if not (readable or unreadable or json_lines):
         click.echo(f"no checkpoint in {home}")
         return
-    print_table(Console(), CHECKPOINTS, [_row(entry, entry.missing) for entry in readable], wide=wide)
-    for each in unreadable:
-        print_text(Console(), each.reason)
+    _print([(entry, entry.missing) for entry in readable], unreadable, "complete", json_lines=json_lines, wide=wide)
 
 
 @command.command(short_help="read checkpoints and compare every byte with its digest")
@@ -81,13 +76,7 @@ def verify(directory: str, step: int | None, json_lines: bool, wide: bool) -> No
     if step is not None:
         readable, unreadable = [checkpoint_files.chosen(home, step)], []
     found = _verified(readable)
-    if json_lines:
-        for line in [*(_facts(each.entry, each.damage) for each in found), *({"file": str(each.path), "damage": each.reason} for each in unreadable)]:
-            click.echo(json.dumps(line))
-    else:
-        print_table(Console(), CHECKPOINTS, [_row(each.entry, each.damage, "whole") for each in found], wide=wide)
-        for each in unreadable:
-            print_text(Console(), each.reason)
+    _print([(each.entry, each.damage) for each in found], unreadable, "whole", json_lines=json_lines, wide=wide)
     if unreadable or any(each.damage for each in found):
         raise SystemExit(1)
 
@@ -197,11 +186,24 @@ def _verified(entries: list[SavedCheckpoint]) -> list[checkpoint_files.VerifiedC
         return [checkpoint_files.verify(entry, advance) for entry in entries]
 
 
+def _print(
+    found: Sequence[tuple[SavedCheckpoint, str]], unreadable: Sequence[checkpoint_directory.UnreadableManifest], good: str, *, json_lines: bool, wide: bool,
+) -> None:  # fmt: skip
+    """A table, or a line of JSON each. `found`: with the damage of each, '' for none; `good`: what is said of one without."""
+    if json_lines:
+        for line in [*(_facts(entry, damage) for entry, damage in found), *({"file": str(each.path), "damage": each.reason} for each in unreadable)]:
+            click.echo(json.dumps(line))
+        return
+    print_table(Console(), CHECKPOINTS, [_row(entry, damage, good) for entry, damage in found], wide=wide)
+    for each in unreadable:
+        print_text(Console(), each.reason)
+
+
 def _state(entry: SavedCheckpoint, good: str) -> str:
     return good if entry.finite else f"{good}, but holds values that are not finite: it is not loaded"
 
 
-def _row(entry: SavedCheckpoint, damage: str, good: str = "complete") -> tuple[Any, ...]:
+def _row(entry: SavedCheckpoint, damage: str, good: str) -> tuple[Any, ...]:
     manifest = entry.manifest
     state = (damage, "red") if damage else _state(entry, good)
     return str(entry.step), local_time(manifest.saved), size_text(manifest.bytes), str(len(manifest.shards)), str(manifest.world_size), state
