@@ -30,6 +30,8 @@ LONGEST = 64 << 20
 """Bytes of one message: more than a stream takes."""
 FILES_OPEN = 32
 """Incidents recorded at the same time; further ones are not recorded."""
+RECORDS_BYTES = 8 << 30
+"""Of all files of a directory, where nothing else is configured."""
 ROOM_EVERY_BYTES = 64 << 20
 """Written between two looks at how much there is in the directory."""
 FREE_BYTES = 256 << 20
@@ -56,7 +58,7 @@ class _Recording:
 class IncidentRecorder:
     """Copies records out of one partition while incidents are open."""
 
-    def __init__(self, stream: Stream, partition: int, directory: Path, max_bytes: int = 8 << 30) -> None:
+    def __init__(self, stream: Stream, partition: int, directory: Path, max_bytes: int = RECORDS_BYTES) -> None:
         """max_bytes: of the directory, which the recorders of all partitions share; the oldest files beyond it are deleted."""
         self._stream = stream
         self._partition = partition

@@ -30,7 +30,7 @@ from .baseline_learner import BaselineLearner
 from .catch_up import BOOTSTRAP, BackgroundCatchUp, catch_up
 from .evaluator import Configure, Evaluation, Evaluator, Prototypes
 from .hang_watch import DetectorCall, MutedDetectors
-from .incident_recorder import IncidentRecorder
+from .incident_recorder import RECORDS_BYTES, IncidentRecorder
 from .mark_writer import MarkWriter
 from .open_record_offsets import OpenRecordOffsets
 from .runner_output import OutputBuffer, Subscribers
@@ -80,7 +80,7 @@ class Runner:
         configure: Configure | None = None,
         config: ConfigChange | None = None,
         records: Path | None = None,
-        records_bytes: int = 8 << 30,
+        records_bytes: int = RECORDS_BYTES,
         learner: BaselineLearner | None = None,
         tick_s: float = 1.0,
         marks: bool = True,
