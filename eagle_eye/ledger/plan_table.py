@@ -8,10 +8,11 @@ import msgspec
 from sqlalchemy import Connection, Select, Table, insert, select, update
 
 from eagle_eye.errors import LedgerError
-from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
+from eagle_eye.types import Approval, IncidentNote, Outcome, Plan, Progress, Verdict
 
 from .database import Database, patient, put, to_json
 from .records import ApprovalLink, VerdictRecord
+from .suppression_table import insert_note
 from .tables import approval_links, approvals, outcomes, plans, progress, verdicts
 
 Kept = TypeVar("Kept")
@@ -91,11 +92,18 @@ class PlanTable(Database):
             return _decoded(connection, query.where(outcomes.c.incident == incident) if incident else query, Outcome)
 
     @patient
-    def save_approval(self, approval: Approval) -> None:
-        """Keep an operator's approval or refusal."""
+    def save_approval(self, approval: Approval, *, note: IncidentNote | None = None, link: str = "") -> bool:
+        """Keep an operator's approval or refusal, what they noted, and that `link` (its token) is used by it: all of it, or nothing.
+
+        False, and nothing is kept, if the link was used before, has expired, or is unknown."""
         values = {"digest": approval.digest, "time": approval.time, "expires": approval.expires}
         with self._writing() as connection:
+            if link and not _use(connection, link, approval):
+                return False
             connection.execute(insert(approvals), {**values, "body": to_json(approval)})
+            if note is not None:
+                insert_note(connection, note)
+            return True
 
     @patient
     def approvals(self, *, digest: str = "", now: float | None = None) -> tuple[Approval, ...]:
@@ -184,13 +192,12 @@ class ApprovalLinkTable(Database):
                 used=row.used, person=row.person or "", approved=bool(row.approved),
             )  # fmt: skip
 
-    @patient
-    def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool:
-        """Record the decision; False if the link was used before, has expired, or is unknown."""
-        mine = (approval_links.c.hash == _hash(token), approval_links.c.used.is_(None), approval_links.c.expires > now)
-        with self._writing() as connection:
-            answer = update(approval_links).where(*mine).values(used=now, person=person, approved=approved)
-            return connection.execute(answer).rowcount > 0
+
+def _use(connection: Connection, token: str, approval: Approval) -> bool:
+    """Within the transaction of the decision: a link that is used without one would decide nothing, and never could."""
+    mine = (approval_links.c.hash == _hash(token), approval_links.c.used.is_(None), approval_links.c.expires > approval.time)
+    answer = update(approval_links).where(*mine).values(used=approval.time, person=approval.person, approved=approval.approved)
+    return connection.execute(answer).rowcount > 0
 
 
 def _hash(token: str) -> str:

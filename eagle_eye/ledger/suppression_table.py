@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 import msgspec
-from sqlalchemy import insert, or_, select
+from sqlalchemy import Connection, insert, or_, select
 
 from eagle_eye.types import Breaker, IncidentNote, Silence, Window
 
@@ -37,7 +37,7 @@ class SuppressionTable(Database):
     def save_note(self, note: IncidentNote) -> None:
         """Keep an operator's note on an incident."""
         with self._writing() as connection:
-            connection.execute(insert(notes), {"incident": note.incident, "time": note.time, "body": to_json(note)})
+            insert_note(connection, note)
 
     def notes(self, incident: str) -> tuple[IncidentNote, ...]:
         """Of one incident, oldest first."""
@@ -55,3 +55,8 @@ class SuppressionTable(Database):
 
 def _kind(noun: type[Silence | Window | Breaker]) -> str:
     return noun.__name__.lower()
+
+
+def insert_note(connection: Connection, note: IncidentNote) -> None:
+    """Within the transaction of what it is about."""
+    connection.execute(insert(notes), {"incident": note.incident, "time": note.time, "body": to_json(note)})

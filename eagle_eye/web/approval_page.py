@@ -54,14 +54,13 @@ class DecisionEngine(Protocol):
     """The engine's part: plans that wait for approval, and decisions on them."""
 
     def pending_plans(self, question: PendingPlansQuery) -> Body: ...
-    def decide(self, decision: Decision, approved: bool) -> Body: ...
+    def decide(self, decision: Decision, approved: bool, link: str = "") -> Body: ...
 
 
 class ApprovalLinkLedger(Protocol):
     """The ledger's part that approval links need."""
 
     def approval_link(self, token: str) -> ApprovalLink | None: ...
-    def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +134,11 @@ class ApprovalPage:
             return self._asked(link, shown, str(error), 403)
         if form.digest != link.digest:
             return self._asked(link, shown, "The form was of another plan: look at this one and decide again.", 409)
-        if not leader.ledger.use_approval_link(token, person.name, form.approved, self._clock.now()):
-            self._plan(token)  # mostly raises with the reason: somebody was faster
-            return page("Nothing was decided", paragraph("The link expired just now.", "bad") + _now(leader, link), 410)
         decision = Decision(plan=link.plan, person=person.name, digest=link.digest, tenant=person.tenant)
         try:
-            answer = leader.engine.decide(decision, form.approved)
+            answer = leader.engine.decide(decision, form.approved, token)
         except ControlError as error:
+            self._plan(token)  # mostly raises with the reason: somebody was faster
             return page("Nothing was decided", paragraph(str(error), "bad") + _now(leader, link), 410)
         return page("Approved" if form.approved else "Refused", paragraph(f"{answer['message']}."))
 

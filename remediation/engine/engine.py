@@ -172,10 +172,12 @@ class Engine:
             self._take_reports()
             self._failures.contain("a listener of the engine", lambda: self._show(self._state.incidents))
 
-    def decide(self, decision: Decision, approved: bool) -> Body:
-        """Approve or refuse a plan that waits for approval. Raises ControlError if it does not wait, has expired or has changed."""
+    def decide(self, decision: Decision, approved: bool, link: str = "") -> Body:
+        """Approve or refuse a plan that waits for approval; `link`: the token of the approval link that is used up by it.
+
+        Raises ControlError if it does not wait, has expired or has changed, or if the link decides no more."""
         with self._lock:
-            return self._approvals.decide(decision, approved)
+            return self._approvals.decide(decision, approved, link)
 
     def pending_plans(self, question: PendingPlansQuery) -> Body:
         """Plans that wait for approval. Raises ControlError for a named plan that does not."""

@@ -39,8 +39,11 @@ class ApprovalRequests:
             held = [self._named(question.plan, question.tenant)]
         return {"plans": [self._shown(tracked, plan) for tracked, plan in held]}
 
-    def decide(self, decision: Decision, approved: bool) -> Body:
-        """Approve or refuse a plan. Raises ControlError if it does not wait, has expired, or is not the one that was seen."""
+    def decide(self, decision: Decision, approved: bool, link: str = "") -> Body:
+        """Approve or refuse a plan; `link`: the token of the approval link that it came by, which counts for one decision.
+
+        Raises ControlError if the plan does not wait, has expired, or is not the one that was seen, or if the link is used up;
+        LedgerError if nothing could be written: then nothing is decided and the link is as it was."""
         tracked, plan = self._named(decision.plan, decision.tenant)
         now = self.clock.now()
         if not decision.digest:
@@ -53,9 +56,9 @@ class ApprovalRequests:
         approval = Approval(
             digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid, incident=plan.incident
         )  # fmt: skip
-        self.ledger.save_approval(approval)
-        if decision.note:
-            self.ledger.save_note(IncidentNote(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
+        note = IncidentNote(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note) if decision.note else None
+        if not self.ledger.save_approval(approval, note=note, link=link):
+            raise ControlError("the link was used or expired just now")
         tracked.due = now
         return {
             "plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved, "person": decision.person,

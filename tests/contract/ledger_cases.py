@@ -13,7 +13,7 @@ import pytest
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import AlertRecord, JobOwner, LeaseHolder, Ledger, Throughput
 from eagle_eye.ledger.incident_states import EDGES
-from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
+from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Plan, Refuse
 from fakes.sample_values import JOB, a_finding, a_layout, a_plan, a_step, an_incident
 
 # --- what was seen -------------------------------------------------------------------------------------------------
@@ -324,6 +324,10 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
 # --- approval links ------------------------------------------------------------------------------------------------
 
 
+def an_approval(plan: Plan, person: str, time: float) -> Approval:
+    return Approval(digest=plan.digest, person=person, approved=True, time=time, expires=plan.expires)
+
+
 def test_an_approval_link_is_answered_once_by_whoever_is_first(ledger: Ledger) -> None:
     plan = a_plan()
     token = ledger.create_approval_link(plan, 100.0)
@@ -332,8 +336,9 @@ def test_an_approval_link_is_answered_once_by_whoever_is_first(ledger: Ledger) -
     assert (kept.plan, kept.digest, kept.job, kept.used) == (plan.id, plan.digest, plan.targets[0].job, None)
     assert ledger.approval_link("another") is None
     with ThreadPoolExecutor(8) as people:
-        answers = list(people.map(lambda number: ledger.use_approval_link(token, f"p{number}", True, plan.expires - 1), range(8)))
+        answers = list(people.map(lambda number: ledger.save_approval(an_approval(plan, f"p{number}", plan.expires - 1), link=token), range(8)))
     assert answers.count(True) == 1
+    assert [kept.person for kept in ledger.approvals()] == [f"p{answers.index(True)}"]
     used = ledger.approval_link(token)
     assert used is not None
     assert (used.person, used.approved, used.used) == (f"p{answers.index(True)}", True, plan.expires - 1)
@@ -342,8 +347,9 @@ def test_an_approval_link_is_answered_once_by_whoever_is_first(ledger: Ledger) -
 def test_an_approval_link_lasts_as_long_as_its_plan_and_is_swept_later(ledger: Ledger) -> None:
     plan = a_plan()
     token = ledger.create_approval_link(plan, 100.0)
-    assert not ledger.use_approval_link(token, "ada", True, plan.expires)
-    assert not ledger.use_approval_link("another", "ada", True, 100.0)
+    assert not ledger.save_approval(an_approval(plan, "ada", plan.expires), link=token)
+    assert not ledger.save_approval(an_approval(plan, "ada", 100.0), link="another")
+    assert ledger.approvals() == ()
     ledger.delete_ended(plan.expires + 1)
     assert ledger.approval_link(token) is None
 

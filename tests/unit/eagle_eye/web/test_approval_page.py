@@ -1,6 +1,8 @@
 """/approve/{token}: what a person sees on a phone, and what does not get a plan approved."""
 
 import re
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import httpx
@@ -11,6 +13,7 @@ from starlette.routing import Route
 
 from eagle_eye.access import Authorization, Role, Tokens
 from eagle_eye.access.tokens import add_person
+from eagle_eye.errors import LedgerError
 from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 from eagle_eye.types import Entity, Kind, Mode, Severity
 from eagle_eye.web.approval_page import LeaderAccess, route
@@ -135,6 +138,41 @@ def test_what_decides_nothing_is_told_why_and_leaves_the_link_as_it_was(scene):
     assert "eet_guessed" not in "".join(answer.text for answer, *_ in answers)
     assert scene.words == []
     assert scene.post(link, "operator").status_code == 200
+
+
+@pytest.mark.parametrize("table", ["approvals", "approval_links"])
+def test_a_link_whose_decision_could_not_be_written_is_not_used_up(scene, table):
+    """The disk of the ledger fills up between two writes: the person, who is told so, decides again under the same link."""
+    link = scene.link()
+    what = "INSERT ON approvals" if table == "approvals" else "UPDATE ON approval_links"
+    with sqlite3.connect(scene.folder / "ledger0.sqlite") as disk:
+        disk.execute(f"CREATE TRIGGER full BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    failed = scene.post(link, "operator")
+    assert (failed.status_code, scene.words) == (503, [])
+    assert "Nothing was decided" in failed.text
+    with sqlite3.connect(scene.folder / "ledger0.sqlite") as disk:
+        disk.execute("DROP TRIGGER full")
+    assert scene.post(link, "operator").status_code == 200
+    scene.world.run(5)
+    assert (scene.words, scene.world.sent) == ([("operator", True)], ["restart"])
+
+
+def test_two_clicks_at_once_are_one_decision(scene):
+    link, digest = scene.link(), scene.plan.digest
+    with ThreadPoolExecutor(2) as clicks:
+        answers = [answer.status_code for answer in clicks.map(lambda _: scene.post(link, "operator", digest=digest), range(2))]
+    assert sorted(answers) == [200, 410]
+    assert scene.words == [("operator", True)]
+
+
+def test_a_note_that_could_not_be_written_leaves_the_plan_undecided(scene):
+    """Who is told that it failed has decided nothing."""
+    plan = scene.plan
+    with sqlite3.connect(scene.folder / "ledger0.sqlite") as disk:
+        disk.execute("CREATE TRIGGER full BEFORE INSERT ON notes BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    with pytest.raises(LedgerError, match="disk is full"):
+        scene.world.engine.decide(Decision(plan=plan.id, digest=plan.digest, person="ada", note="as agreed"), True)
+    assert scene.words == []
 
 
 def test_a_second_answer_is_too_late(scene):
