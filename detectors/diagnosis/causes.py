@@ -330,6 +330,7 @@ CAUSES = (
         early_s=5.0,
         rivals=(("a broken network between the launchers", "whether their nodes reach one another, and what their logs say"),),
     ),
+    Cause("node unused", "node.unused", Severity.INFO, accuses=False, together_s=10.0),
     Cause("loss spike", "loss.spike", Severity.INFO),
     Cause("thread exception", "thread.exception", Severity.INFO, accuses=False, together_s=10.0),
     Cause("gpu notice", "gpu.xid", Severity.INFO),

@@ -93,6 +93,8 @@ LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 WAITING = Escalation(remedy="mend what the evidence names; the launchers try again by themselves, and no worker is ended meanwhile")
 NO_QUORUM = Escalation(remedy="mend the network between the launchers, or start those that have stopped; the job trains on, and cannot heal itself meanwhile")
+UNUSED = Escalation(remedy="the job's next restart takes the node in; a job that is started with --heal restart:N does so by itself")
+"""To take it in, all that trains would have to be restarted, which the job may not do and nobody has asked for."""
 SLOWER = Escalation(remedy="look at the clocks, temperature and power of that GPU beside its peers'; nothing is restarted or evicted for a few percent")
 """Slower than its peers or than it was, by less than `worker.slow` asks for: however sure that is, it is no reason to stop a job that runs."""
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
@@ -133,6 +135,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "loss not finite": LOSS,
     "job waiting": WAITING,
     "quorum lost": NO_QUORUM,
+    "node unused": UNUSED,
 }
 """Cause (as diagnosis names it) → escalation."""
 

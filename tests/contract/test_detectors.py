@@ -149,10 +149,13 @@ def deaths(draft: Draft) -> None:
         draft.tell("link.down", link, device="mlx5_0", port="1", rail="0", former_rate_gbit_per_s="400", rate_gbit_per_s="", missed="0")
         draft.tell("storage.hung", mount, mount="/mnt/data", file_system="nfs4", source="server:/data", waited_s="20.0")
     if draft.tick == 48:
-        told = {"worker": workers[0].name, "errno": "ENOSPC", "reason": "No space left on device", "free_bytes": "0", "needed_bytes": "9"}
-        draft.tell("checkpoint.failed", job, path="/ckpt", attempt="1", retry_s="1.0", **told, **common)
+        draft.tell(
+            "checkpoint.failed", job, path="/ckpt", attempt="1", retry_s="1.0", worker=workers[0].name, errno="ENOSPC",
+            reason="No space left on device", free_bytes="0", needed_bytes="9", **common,
+        )  # fmt: skip
     if draft.tick == 60:
         draft.tell("node.held", node, epoch="2", reason="processes 7 do not end", seen_by="node-0")
+        draft.tell("node.unused", node, epoch="1", reason="--heal none", seen_by="node-0")
         draft.tell("coordinator.isolated", job, epoch="1", reason="node-1 cannot be reached")
     if draft.tick == 72:
         draft.tell("session.lost", node, role="agent", incarnation="x", job=draft.layout.job)

@@ -21,6 +21,7 @@ from detectors.runtime.detector_set import DetectorSet
 from detectors.stall import Stall
 from detectors.straggler import Straggler
 from detectors.throughput import ThroughputLoss
+from detectors.unused_nodes import UnusedNodes
 from detectors.xid_errors import XidErrors
 from eagle_eye.frames import Frame
 from eagle_eye.topology import with_layout
@@ -35,7 +36,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum, UnusedNodes)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

@@ -73,6 +73,7 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "coordinator.isolated": (Kind.JOB, {"epoch": "1", "reason": "node-b cannot be reached"}),
     "coordinator.reunited": (Kind.JOB, {"epoch": "1"}),
     "node.held": (Kind.NODE, {"epoch": "1", "reason": "state D"}),
+    "node.unused": (Kind.NODE, {"epoch": "1", "reason": "--heal none"}),
     "vote.withheld": (Kind.NODE, {"epoch": "1", "reason": "disk full"}),
     "step.skipped": (Kind.JOB, {"epoch": "2", "step": "7", "cause": "c", "skipped": "1"}),
     "budget.exhausted": (Kind.JOB, {"heal": "restart:3", "restarts": "3", "cause": "c", "kind": "signal"}),

@@ -278,8 +278,8 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
     if not layout.in_place:
         state.elastic.registry.clear()
         state.elastic.died_unmet.clear()
-        _run(state, layout)
-        return [Start(nodes=state.membership.connected, layout=layout, cause=state.request.cause, budget_left=state.budget.left)]
+        told = _run(state, layout)
+        return [Start(nodes=state.membership.connected, layout=layout, cause=state.request.cause, budget_left=state.budget.left), *told]
     if state.request.halt:
         return _halt(state, layout, state.request.halt)
     try:
@@ -287,11 +287,11 @@ def validate(state: CoordinatorState, layout: Layout) -> Effects:
     except PermanentError as error:
         who = state.elastic.state_holders.words
         return _halt(state, layout, f"{error}{who and f'; {who}'}")
-    _run(state, layout)
-    return [_regroup(state, layout, transition), *replace_workers(state), *state.elastic.grown(state.epoch)]
+    told = _run(state, layout)
+    return [_regroup(state, layout, transition), *told, *replace_workers(state), *state.elastic.grown(state.epoch)]
 
 
-def _run(state: CoordinatorState, layout: Layout) -> None:
+def _run(state: CoordinatorState, layout: Layout) -> Effects:
     state.phase = JobPhase.RUNNING
     state.led, state.isolated, state.unbroken = True, False, True
     state.death, state.restarted, state.held_back = None, False, False
@@ -301,14 +301,35 @@ def _run(state: CoordinatorState, layout: Layout) -> None:
     state.finished = set()
     state.restarts.runs()
     state.timers.disarm(PhaseTimeout, MajorityTimeout)
-    if any(_could_join(state, member, layout) for member in state.membership.members.values()):
+    state.membership.unused.clear()
+    return take_in(state)
+
+
+def take_in(state: CoordinatorState) -> Effects:
+    """RUNNING: launchers that are here and outside of the epoch, though there is room: one with them begins in a moment, or it is told that none does."""
+    outside = [member.node for member in state.membership.members.values() if _could_join(state, member)]
+    if not outside:
+        return []
+    if state.budget.rule.limit > 0:
         state.timers.arm_batch()
+        return []
+    return [_unused(state, node) for node in outside if node not in state.membership.unused]
 
 
-def _could_join(state: CoordinatorState, member: Member, layout: Layout) -> bool:
+def _could_join(state: CoordinatorState, member: Member) -> bool:
     """A connected launcher that is not in the layout though there is room for it."""
-    outside = member.connected and member.node not in layout.nodes and member.node not in state.membership.evicted
-    return outside and len(layout.nodes) < state.declaration.max_nodes and state.budget.rule.limit > 0
+    nodes = state.last.nodes if state.last is not None else ()
+    outside = member.connected and member.node not in nodes and member.node not in state.membership.evicted
+    return outside and len(nodes) < state.declaration.max_nodes
+
+
+def _unused(state: CoordinatorState, node: str) -> EmitEvent:
+    """To take it in, the workers that train would have to be started again, and the job may not do that of its own."""
+    state.membership.unused.add(node)
+    used = len(state.last.nodes) if state.last is not None else 0
+    reason = f"the job trains on {used} of {state.declaration.max_nodes} nodes, and may not restart itself to take it in (--heal {state.budget.rule.heal})"
+    message = f"the launcher on {node} is here and is not used: {reason}; the next restart takes it in"
+    return EmitEvent(name="node.unused", message=message, node=node, attributes={"epoch": str(state.epoch), "reason": reason, "seen_by": state.declaration.node})
 
 
 def _regroup(state: CoordinatorState, layout: Layout, transition: Transition) -> RegroupWorkers:

@@ -30,6 +30,7 @@ from .epoch_formation import (
     prepare,
     replace_workers,
     resume,
+    take_in,
     validate_if_agreed,
 )
 from .repeated_failure import confirm_suspicion
@@ -133,8 +134,10 @@ def joined_while_running(state: CoordinatorState, fact: LauncherJoined) -> Effec
     unchanged = taken and same and _as_it_was(state, fact)
     if unchanged or (not taken and len(state.last.nodes) >= state.declaration.max_nodes):
         return effects + (first_epoch_in_place(state) if fact.elastic and not state.last.in_place else [])
+    if not taken:
+        return effects + take_in(state)
     if state.budget.rule.limit == 0:
-        return effects + (heal(state, EpochRequest(reason=LOST)) if taken else [])
+        return effects + heal(state, EpochRequest(reason=LOST))
     state.timers.arm_batch()
     return effects
 
@@ -229,6 +232,7 @@ def _session_broke(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """The event; [] if there was no session."""
     if not state.membership.disconnect(fact.node, silent=fact.silent):
         return []
+    state.membership.unused.discard(fact.node)
     message = f"the session of the launcher on {fact.node} broke"
     return [EmitEvent(name="peer.lost", message=message, node=fact.node, attributes={"seen_by": state.declaration.node})]
 

@@ -38,6 +38,8 @@ class Membership:
         self.members: dict[str, Member] = {}
         self.evicted: set[str] = set(evicted)
         """Nodes that take no part until they are released."""
+        self.unused: set[str] = set()
+        """Launchers of which it has been told that the running epoch goes on without them."""
 
     def add(self, member: Member) -> bool:
         """A launcher has joined; whether it is the process that was known before."""

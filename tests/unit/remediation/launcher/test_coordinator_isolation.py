@@ -196,3 +196,68 @@ def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:
     assert job.pass_time(61.0) == []
     job.coordinator.died(1, "e")
     assert job.pass_time(61.0) == []
+
+
+# --- a node that has returned to a job that may not restart itself ----------------------------------------------------
+
+
+def halved(heal: str = "none") -> Job:
+    """n1's launcher is lost, the workers end, and the server commands a restart without it."""
+    job = Job(heal=heal, server_s=60.0).running("n0", "n1")
+    job.coordinator.left("n1")
+    job.coordinator.died(1, "e")
+    job.coordinator.restart("c", plan="p")
+    job.coordinator.granted(job.coordinator.epoch, True)
+    job.acknowledge("n0")
+    job.coordinator.started(job.coordinator.epoch)
+    assert (job.coordinator.phase, job.layout.nodes) == (JobPhase.RUNNING, ("n0",))
+    return job
+
+
+def test_a_node_that_returns_to_a_job_that_may_not_restart_itself_is_told_to_be_unused_once() -> None:
+    job = halved()
+    effects = job.join("n1", incarnation="c")
+    [told] = only(effects, EmitEvent)
+    assert (told.name, told.node, told.attributes["epoch"]) == ("node.unused", "n1", str(job.layout.epoch))
+    assert "1 of 2 nodes" in told.message
+    assert effects == [told], "what trains is not ended for it"
+    assert only(job.join("n1", incarnation="c") + job.pass_time(60.0), EmitEvent) == []
+    assert only(job.coordinator.restart("d", plan="p"), Prepare)[0].layout.nodes == ("n0", "n1"), "the next restart takes it in"
+
+
+def test_it_is_told_again_after_its_launcher_has_gone_and_come_back() -> None:
+    job = halved()
+    job.join("n1", incarnation="c")
+    job.coordinator.left("n1")
+    assert [event.name for event in only(job.join("n1", incarnation="d"), EmitEvent)] == ["node.unused"]
+
+
+def test_one_that_is_back_before_the_epoch_is_valid_is_told_when_it_is() -> None:
+    job = Job(nodes=3, heal="none")
+    job.join("n0", "n1")
+    job.pass_time(10.1)
+    job.running("n0", "n1")
+    job.coordinator.died(1, "e")
+    job.coordinator.restart("c", plan="p")
+    assert only(job.join("n2"), EmitEvent) == []
+    told = job.acknowledge("n0", "n1")
+    assert [(event.name, event.node) for event in only(told, EmitEvent)] == [("node.unused", "n2")]
+
+
+def test_twin_a_job_that_heals_itself_takes_it_in() -> None:
+    job = halved(heal="restart:3")
+    effects = job.join("n1", incarnation="c")
+    assert only(effects, EmitEvent) == []
+    assert only(effects + job.pass_time(60.0), Prepare)[0].layout.nodes == ("n0", "n1")
+
+
+def test_twin_a_node_for_which_there_is_no_room_is_not_unused() -> None:
+    job = Job(nodes=2, heal="none").running("n0", "n1")
+    assert job.join("n2") == []
+
+
+def test_twin_an_evicted_node_is_not_unused() -> None:
+    job = Job(nodes=2, heal="none").running("n0", "n1")
+    job.coordinator.restart("c", plan="p", exclude=("n1",))
+    job.acknowledge("n0", "n1")
+    assert only(job.join("n1", incarnation="c"), EmitEvent) == []
