@@ -7,27 +7,30 @@ a step or, of shorter ones, a fifth of a second. It is compared twice (features/
 - with its peers of that moment, which have the same pipeline stage, expert, context and tensor rank. What all have in common, noise and slowdown alike, falls out.
   Peers that differ much among themselves allow much.
 - with its own best time, less what its peers (or, where these are too few, all workers) changed since theirs. That time is never dragged along by a
-  creeping slowness, and holds over epochs.
+  creeping slowness, and holds over epochs, and over restarts of the server for those who have peers (`FailSlowLearner`).
 
 It is the worker's own only where its work is known to be that of the others: tokens are logged, or other stages of its replica, through which the same batches go, are as
 fast as ever. Else it may have longer sequences: that is worker.unequal_compute, which accuses nobody, and is told only of a worker that has changed. Workers that compute
 one layer together wait for one another in it: where all of them are slower, so that it cannot be seen which is, nobody is accused either, unless they are all of a node.
 """
 
+import logging
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds, Share
-from eagle_eye.types import Claim, Doubles, Entity, Evidence, Floats, Kind, Layout, Step
+from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Kind, Layout, Step, digest_of
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.compute_baseline import fitted, recalled, sample_of, shape_of, split_of
 from .features.compute_past import ComputePast
 from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
 from .features.peer_roles import PeerRoles, above_peers, median_of_role, peer_roles
@@ -35,6 +38,10 @@ from .features.processor_signals import QUEUED, ProcessorSignals
 from .features.slowness_test import MEMORY, SlownessTest
 from .features.step_time import phases, zero_if_unknown
 
+log = logging.getLogger(__name__)
+
+NAME = "fail_slow"
+"""Name of the baseline."""
 FALSE_ALARM_EVERY = 1e8
 """Observations of a healthy job's workers, all together, until one of them is accused by chance, by either test."""
 SPREAD = 6.0
@@ -111,6 +118,8 @@ class FailSlow:
     _beside_peers: SlownessTest = field(default_factory=lambda: SlownessTest.of(0), init=False, repr=False)
     _beside_past: SlownessTest = field(default_factory=lambda: SlownessTest.of(0), init=False, repr=False)
     _past: ComputePast = field(default_factory=ComputePast, init=False, repr=False)
+    _recalled: str = field(default="", init=False, repr=False)
+    """Digest of the newest baseline that was looked at."""
     _rows: deque[tuple[Floats, Floats]] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     """Slowness beside the peers and beside the past."""
     _told: dict[str, tuple[bool, int]] = field(default_factory=dict, init=False, repr=False)
@@ -131,6 +140,7 @@ class FailSlow:
         for step in frame.steps:
             if step.epoch > self._over and (summed := self._add(step, frame.layout)) is not None:
                 self._sum = None
+                self._recall(frame.baselines.get(NAME))
                 yield from self._judge(summed, step.end)
 
     # --- measuring ---------------------------------------------------------------------------------------------------
@@ -158,7 +168,7 @@ class FailSlow:
         """Other workers, or another epoch: what is known of their past holds while the model is split as before."""
         self._epoch, self._workers, self._sum = step.epoch, step.workers, None
         self._roles = peer_roles(step.workers, layout, self.peers)
-        shape = _shape(layout)
+        shape = shape_of(layout)
         self._past.window = self.window
         if shape != self._shape:
             self._shape = shape
@@ -166,6 +176,19 @@ class FailSlow:
         self._past.begin(step.workers)
         self._beside_peers, self._beside_past = (SlownessTest.of(len(step.workers)) for _ in range(2))
         self._rows.clear()
+
+    def _recall(self, baseline: Baseline | None) -> None:
+        """Take over the past that an earlier server saw, while none was seen here."""
+        if baseline is None or baseline.digest == self._recalled or np.isfinite(self._past.levels).any():
+            return
+        self._recalled = baseline.digest
+        try:
+            levels = recalled(baseline.data)
+        except UNREADABLE as error:
+            log.warning("baseline %s of %s cannot be used, the past of its workers begins anew: %s", baseline.digest, baseline.job, error)
+            return
+        if levels.split == split_of(self._shape, work_known=self._work_known):
+            self._past.recall(levels.by_worker, self._roles.role)
 
     def _queued(self, workers: tuple[str, ...]) -> Floats:
         queued: Floats = zero_if_unknown(self._signals.of_workers(self._signals.queued, workers)).astype(np.float32)
@@ -316,7 +339,18 @@ def _median(rows: Floats) -> Floats:
     return found
 
 
-def _shape(layout: Layout | None) -> tuple[int, ...]:
-    """How the model is split: who has another part of it has another past."""
-    places = layout.placements if layout is not None else ()
-    return tuple(max((getattr(place, name) for place in places), default=0) for name in ("pp", "tp", "cp", "ep"))
+@dataclass
+class FailSlowLearner:
+    """The best time of each worker, in hours without open findings; what was known before is never forgotten for a worse one."""
+
+    window: Count = 60
+    """Samples, one a tick, whose median is a level."""
+
+    def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+        """(the split and the workers, 1 × so many)."""
+        return sample_of(frame)
+
+    def fit(self, history: Mapping[str, Any], /) -> Baseline:
+        """Raises ValueError for fewer samples than half a window."""
+        data = fitted(tuple(history["names"]), history["matrix"], self.window, history["before"])
+        return Baseline(name=NAME, job=str(history["job"]), digest=digest_of(NAME, data), fitted=float(history["time"]), data=data)

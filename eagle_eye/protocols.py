@@ -85,7 +85,8 @@ class Learner(Protocol):
     """Fits a baseline, in a child process, on minutes without open findings.
 
     `sample` returns the values that it wants of a healthy tick: (names, samples × names). `fit` gets {"job", "time",
-    "names", "matrix" (all samples × names, oldest first)}; it may raise, then no baseline is stored.
+    "names", "matrix" (all samples × names, oldest first), "before" (data of the baseline in force, b"" without one)}; it may
+    raise, then no baseline is stored.
     """
 
     def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]: ...

@@ -1,10 +1,11 @@
 """What each worker's compute was in its own best time: a measure that a creeping slowness does not drag along, over epochs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from eagle_eye.types import Doubles
+from eagle_eye.types import Doubles, Integers
 
 SPARE = 1024
 """Workers that are not in the job now and whose past is kept."""
@@ -38,6 +39,16 @@ class ComputePast:
         self._levels.clear()
         self._recent.clear()
         self._known = np.full(len(self._workers), np.nan)
+
+    def recall(self, levels: Mapping[str, float], role: Integers) -> None:
+        """Take over levels of an earlier time, of whom most peers have one. `role`: of each worker, 0 of those without enough peers.
+
+        Everybody may do other work than then. Peers all changed alike by that, which falls out between them; whoever has none would be accused of it.
+        """
+        known = np.array([levels.get(worker, np.nan) for worker in self._workers])
+        have = np.bincount(role[np.isfinite(known)], minlength=int(role.max(initial=0)) + 1)
+        most = (role > 0) & (have[role] * 3 >= np.bincount(role)[role] * 2)
+        self._known = np.fmin(self._known, np.where(most, known, np.nan))
 
     @property
     def levels(self) -> Doubles:

@@ -1,8 +1,8 @@
 """Fits baselines on a job's healthy minutes, in a child process; detectors read them as `frame.baselines[name]`.
 
 A learner (`protocols.Learner`) is a dataclass beside its detector: `sample(frame)` returns the values that it wants of a
-tick, `fit(history)` the baseline; history is {"job", "time", "names", "matrix" (samples × names, oldest first)}. `fit` runs
-in a child process, because it takes seconds and may fail. `sample` runs in the thread of the partition: one that never returns is noticed as a
+tick, `fit(history)` the baseline; history is {"job", "time", "names", "matrix" (samples × names, oldest first), "before" (data of the
+baseline in force, b"" without one)}. `fit` runs in a child process, because it takes seconds and may fail. `sample` runs in the thread of the partition: one that never returns is noticed as a
 detector that hangs is (`hang_watch.py`), one that fails again and again is not asked again. A baseline is stored under its digest and takes effect through
 a Baseline record in the stream, so that a replay uses the same one.
 """
@@ -34,6 +34,8 @@ from eagle_eye.writable_text import words_of
 from .hang_watch import DetectorCall, HangWatch, MutedDetectors
 
 SAMPLES_KEPT = 65_536
+VALUES_KEPT = 64 * SAMPLES_KEPT
+"""Of a job with many names, fewer samples are kept: 16 MiB."""
 FAILURES = 3
 """A learner that cannot take samples of a job so many times in a row is not asked again for it."""
 STORED_BYTES = 1 << 30
@@ -53,16 +55,18 @@ class _Samples:
     ticks: int = 0
     """Healthy ticks since the last fit was started."""
     fitted: bool = False
+    before: bytes = b""
+    """Data of the baseline in force."""
 
     def add(self, names: tuple[str, ...], matrix: Floats) -> None:
         """Append a tick's samples; when the names change, earlier samples are dropped, as they are not comparable."""
         if names != self.names:
-            self.names, self.count = names, 0
+            self.names, self.count, self.ticks = names, 0, 0
             self.rows.clear()
         self.rows.append(matrix)
         self.count += len(matrix)
         self.ticks += 1
-        while self.count > SAMPLES_KEPT and len(self.rows) > 1:
+        while self.count > _kept(names) and len(self.rows) > 1:
             self.count -= len(self.rows.popleft())
 
 
@@ -148,7 +152,9 @@ class BaselineLearner:
                 continue
             self._failures.pop(key, None)
             if names and len(matrix):
-                self._samples.setdefault(key, _Samples()).add(names, matrix)
+                samples = self._samples.setdefault(key, _Samples())
+                samples.add(names, matrix)
+                samples.before = present.data if (present := frame.baselines.get(name)) is not None else b""
 
     # --- the child -----------------------------------------------------------------------------------------------
 
@@ -175,6 +181,7 @@ class BaselineLearner:
             "time": self._clock.now(),
             "names": samples.names,
             "matrix": np.concatenate(samples.rows),
+            "before": samples.before,
         }
         context = multiprocessing.get_context("spawn")  # the server has threads: it must not be forked
         mine, its = context.Pipe(duplex=False)
@@ -265,7 +272,7 @@ def learners(detectors: Iterable[tuple[str, type]], options: Mapping[str, Mappin
 
 
 def _checked(sampled: Any) -> tuple[tuple[str, ...], Floats]:
-    """What a learner has sampled, at most SAMPLES_KEPT of them. Raises TypeError, ValueError: what does not fit together would be noticed only at the fit."""
+    """What a learner has sampled, no more than are kept. Raises TypeError, ValueError: what does not fit together would be noticed only at the fit."""
     names, matrix = sampled
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         raise TypeError("the names of its samples are no tuple of strings")
@@ -273,7 +280,12 @@ def _checked(sampled: Any) -> tuple[tuple[str, ...], Floats]:
         return (), np.empty((0, 0), dtype=np.float32)
     if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or matrix.shape[1] != len(names):
         raise ValueError(f"its samples are no matrix of numbers with {len(names)} columns")
-    return names, matrix[-SAMPLES_KEPT:]
+    return names, matrix[-_kept(names) :]
+
+
+def _kept(names: tuple[str, ...]) -> int:
+    """Samples at most, of so many values each."""
+    return max(1, min(SAMPLES_KEPT, VALUES_KEPT // max(len(names), 1)))
 
 
 def _fit(learner: Learner, history: Mapping[str, Any], connection: Connection) -> None:

@@ -87,7 +87,14 @@ def told(demo_job: DemoJob) -> str:
     """What to look at when a test fails."""
     kept = [f"{each.opened:.3f} {' '.join(verdict(each))} {each.state}" for each in demo_job.record.kept]
     events = [f"{each.time:.3f} {each.name} {each.entity.name} {each.attributes.get('state', '')}" for each in demo_job.record.trace.events if each.name in TOLD]
-    return "\n".join([*kept, *events[-16:], demo_job.cluster.tail("server"), demo_job.cluster.tail("launcher-node-a")])
+    return "\n".join([*kept, *outcomes(demo_job), *events[-16:], demo_job.cluster.tail("server"), demo_job.cluster.tail("launcher-node-a")])
+
+
+def outcomes(demo_job: DemoJob) -> list[str]:
+    """Of all incidents, oldest first."""
+    with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        found = sorted(ledger.outcomes(), key=lambda outcome: outcome.time)
+    return [f"{each.time:.3f} {each.incident} {each.action} {each.state}: {each.detail}" for each in found]
 
 
 def go_on(demo_job: DemoJob, steps: int) -> None:
@@ -104,7 +111,7 @@ def healed(demo_job: DemoJob, struck: drills.ActiveDrill, cause: str) -> Inciden
     (kept,) = accused_since(demo_job, struck.truth.time)
     assert kept.incident.cause == cause
     assert [culprit.entity.name for culprit in kept.incident.culprits] == [struck.truth.worker or struck.truth.node]
-    assert kept.state == "healed"
+    assert kept.state == "healed", told(demo_job)
     go_on(demo_job, 10)
     return kept
 
@@ -228,7 +235,7 @@ def test_a_lost_node_is_one_incident_though_the_survivors_cry_first(demo_job: De
     wait(demo_job, "the loss to be told", lambda: demo_job.record.settled(since))
     demo_job.start_node("node-b")
     found = [kept for kept in demo_job.record.kept if kept.opened >= since]
-    assert [verdict(kept) for kept in found if not explained(kept)] == [("node lost", "node-b")]
+    assert [verdict(kept) for kept in found if not explained(kept)] == [("node lost", "node-b")], told(demo_job)
 
 
 def explained(kept: IncidentRecord) -> bool:
