@@ -1,17 +1,19 @@
 """Committed offsets and the number of partitions of each topic: one small SQLite file."""
 
 import fcntl
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamError
-from eagle_eye.stream.sqlite_files import TornFile, check_identity, connect, identify, translated, writing
+from eagle_eye.errors import StreamError, StreamUnavailable
+from eagle_eye.stream.sqlite_files import TornFile, check_identity, connect, file_id, identify, translated, writing
 
 _CHECKPOINT_PAGES = 64
+_log = logging.getLogger(__name__)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, partitions INTEGER) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS committed (
@@ -45,6 +47,7 @@ class CommittedOffsets:
                         for statement in _TABLES.split(";"):
                             connection.execute(statement)
                 check_identity(connection, self._path)
+                self._id = file_id(self._path)
             except BaseException:
                 connection.close()
                 raise
@@ -67,9 +70,26 @@ class CommittedOffsets:
     def _used(self) -> Iterator[sqlite3.Connection]:
         try:
             with self._lock, translated(self._path):
+                self._follow()
                 yield self._connection
         except TornFile as torn:
             raise self._told(torn) from torn
+
+    def _follow(self) -> None:
+        """Somebody deleted or moved the file while it was in use: what it holds goes over to the one that lies there, or to a new one."""
+        try:
+            if file_id(self._path) == self._id:
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            connection = self._open()
+        except OSError as error:
+            raise StreamUnavailable(f"{self._path} was deleted or moved while it was in use, and no new one can be made ({error})") from error
+        old, self._connection = self._connection, connection
+        with closing(old), writing(connection, self._path, self._clock, self._busy_s):
+            connection.executemany("INSERT INTO topics VALUES (?, ?) ON CONFLICT DO NOTHING", old.execute("SELECT topic, partitions FROM topics"))
+            newer = "INSERT INTO committed VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET place = max(place, excluded.place)"
+            connection.executemany(newer, old.execute("SELECT team, topic, partition, place FROM committed"))
+        _log.warning("%s was deleted or moved while it was in use: committed offsets went over to a new one", self._path)
 
     @contextmanager
     def _changed(self) -> Iterator[sqlite3.Connection]:

@@ -11,18 +11,23 @@ from typing import NamedTuple
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamFull, StreamUnavailable
 from eagle_eye.stream import Message
-from eagle_eye.stream.partition_files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, checksum
+from eagle_eye.stream.partition_files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, StoredRow, checksum, whole
 from eagle_eye.stream.sqlite_files import (
     WAL_BYTES,
+    FileId,
     TornFile,
     begin_writing,
     busy,
     check_identity,
     connect,
+    file_id,
     translated,
     writing,
 )
 
+KEEP_AWAY = "leave the stream's directory alone while Eagle Eye runs, and end its processes before you clear or move it"
+TOLD_S = 1.0
+"""How long everybody who uses a partition whose file was deleted is told so."""
 TRIM_RECORDS = 128
 """Records removed under one hold of the write lock: 1 to 2 ms."""
 
@@ -49,6 +54,16 @@ class _Open(NamedTuple):
     """File of the next era: this one is over as soon as it exists."""
     writer: sqlite3.Connection
     reader: sqlite3.Connection
+    id: FileId | None
+    """Of the file when it was opened."""
+
+    @property
+    def deleted(self) -> bool:
+        """Somebody deleted or moved it, or put another file in its place: what is written into it is lost with the processes that have it open."""
+        try:
+            return file_id(self.path) != self.id
+        except OSError:
+            return False
 
 
 class Partition:
@@ -64,6 +79,7 @@ class Partition:
         self._files = PartitionFiles(directory, number)
         self._synced = self._appended = 0
         self._closed = False
+        self._deletion, self._told_until = "", 0.0
         self._now = self._open()
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -91,6 +107,8 @@ class Partition:
         ):
             if self._now.successor.exists():
                 raise TornFile(f"{path} was set aside by another process")
+            if self._now.deleted:
+                raise TornFile(f"{path} was deleted")
             first = self._end(connection)
             connection.executemany(INSERT, [(place, *row) for place, row in enumerate(rows, first)])
         return first
@@ -230,14 +248,44 @@ class Partition:
         """Go over to the next era when another process has begun it."""
         if self._closed:
             raise StreamError(f"{self._now.path}: the stream was closed in this process; make a new one")
+        if self._clock.monotonic() < self._told_until:
+            raise StreamUnavailable(self._deletion)
         if self._now.successor.exists():
             self._reopen()
+        elif self._now.deleted:
+            raise self._restore()
 
     def _reopen(self) -> None:
         with self._write_lock, self._read_lock:
             if self._now.successor.exists():
-                old, self._now = self._now, self._open()
-                _close(old)
+                self._go_over()
+
+    def _go_over(self) -> None:
+        self._files.follow_lock()
+        old, self._now = self._now, self._open()
+        _close(old)
+
+    def _restore(self) -> StreamUnavailable:
+        """Go on in a new file. Everybody who asks within the next moment is told, for not each of them tells a person."""
+        with self._write_lock:
+            old = self._now
+            if not old.deleted:  # another thread was faster
+                return StreamUnavailable(self._deletion)
+            try:
+                era, saved = self._files.restore(old.era, self._rows, self._clock, self._limits.busy_s)
+            except OSError as error:
+                return StreamUnavailable(f"{old.path} was deleted or moved while it was in use, and no new one can be made ({error}): {KEEP_AWAY}")
+            with self._read_lock:
+                self._go_over()
+            so = f"{saved} records went over to {self._files.path(era)}" if saved else f"another process had begun {self._files.path(era)}"
+            self._deletion = f"{old.path} was deleted or moved while it was in use; {so}, where the stream goes on: {KEEP_AWAY}"
+            self._told_until = self._clock.monotonic() + TOLD_S
+            return StreamUnavailable(self._deletion)
+
+    def _rows(self) -> Iterator[StoredRow]:
+        """What can still be read of a deleted file, which lives for as long as somebody has it open."""
+        with self._read_lock, suppress(sqlite3.DatabaseError):
+            yield from filter(whole, self._now.reader.execute(f"{COLUMNS} ORDER BY place"))
 
     def _set_aside(self, torn: TornFile) -> StreamError:
         with self._write_lock:
@@ -245,6 +293,8 @@ class Partition:
             if successor.exists():
                 self._reopen()
                 return StreamUnavailable(f"{path} was set aside by another process: try again now")
+            if self._now.deleted:
+                return self._restore()
             _era, saved = self._files.replace(self._now.era, self._clock, self._limits.busy_s)
             self._reopen()
             return self._told(torn, path, successor, saved)
@@ -275,7 +325,7 @@ class Partition:
             try:
                 check_identity(writer, path)
                 writer.execute("SELECT max(place) FROM records").fetchone()
-                return _Open(era, path, self._files.path(era + 1), writer, connect(path))
+                return _Open(era, path, self._files.path(era + 1), writer, connect(path), file_id(path))
             except BaseException:
                 writer.close()
                 raise

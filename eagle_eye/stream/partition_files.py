@@ -2,7 +2,7 @@
 
 A partition is carried by one file at a time, `<partition>-<era>.sqlite`. When a file turns out to be
 torn, the next era begins: what can still be read is copied into a new file, and the torn one stays
-where it is, never written again. No file is renamed while somebody may have it open, because SQLite
+where it is, never written again. The same where it is deleted or moved by somebody while it is in use. No file is renamed while somebody may have it open, because SQLite
 finds the WAL by its name. Offsets of an era begin at era × 2^40, so they rise whatever was lost.
 """
 
@@ -10,12 +10,13 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 
 from eagle_eye.clock import Clock
-from eagle_eye.stream.sqlite_files import BUSY_PAUSE_S, busy, connect, identify, translated
+from eagle_eye.stream.sqlite_files import BUSY_PAUSE_S, FileId, busy, connect, file_id, identify, translated
 
 ERA_OFFSETS = 1 << 40
 TABLE = "CREATE TABLE records (place INTEGER PRIMARY KEY, key TEXT, value BLOB, time REAL, checksum INTEGER) STRICT"
@@ -38,8 +39,7 @@ class PartitionFiles:
     def __init__(self, directory: Path, partition: int) -> None:
         self.directory = directory
         self.partition = partition
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(directory / f"{partition}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = self._opened_lock()
 
     def path(self, era: int) -> Path:
         """File of an era."""
@@ -50,6 +50,20 @@ class PartitionFiles:
         prefix = f"{self.partition}-"
         names = (path.name for path in self.directory.glob(f"{prefix}*.sqlite"))
         return max((int(name[len(prefix) : -len(".sqlite")]) for name in names), default=None)
+
+    def _opened_lock(self) -> int:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.directory / f"{self.partition}.lock"
+
+    def follow_lock(self) -> None:
+        """Another process has restored the partition, under a lock that lies where ours was deleted."""
+        if file_id(self._lock_path) != FileId.of(os.fstat(self._lock)):
+            old, self._lock = self._lock, self._opened_lock()
+            os.close(old)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -72,7 +86,7 @@ class PartitionFiles:
                 break
             except BlockingIOError as error:
                 if clock.monotonic() >= deadline:
-                    raise busy(self.directory / f"{self.partition}.lock", seconds) from error
+                    raise busy(self._lock_path, seconds) from error
             clock.sleep(BUSY_PAUSE_S)
         try:
             yield
@@ -98,6 +112,34 @@ class PartitionFiles:
             if newest is not None and newest != torn:
                 return newest, 0
             return torn + 1, self._write(torn + 1, readable(self.path(torn)))
+
+    def restore(self, deleted: int, rows: Callable[[], Iterable[StoredRow]], clock: Clock, seconds: float) -> tuple[int, int]:
+        """The era's file was deleted or moved while it was in use: (the era that is written now, how many of `rows` went over).
+
+        Under the lock that was deleted with it, which whoever had it open shares, and under the one that lies there now. What others have
+        begun there meanwhile, from offset 0 on, goes behind the rows. When another process did it first, the count is 0. Raises OSError.
+        """
+        with self._alone(clock, seconds):
+            if file_id(self._lock_path) == FileId.of(os.fstat(self._lock)):
+                return self._restore(deleted, rows)
+            old, self._lock = self._lock, self._opened_lock()
+            try:
+                with self._alone(clock, seconds):
+                    return self._restore(deleted, rows)
+            finally:
+                os.close(old)  # released only now: nobody writes into the deleted file after its rows were read
+
+    def _restore(self, deleted: int, rows: Callable[[], Iterable[StoredRow]]) -> tuple[int, int]:
+        newest = self.newest_era()
+        if newest is not None and newest > deleted:
+            return newest, 0
+        era = deleted + 1
+        begun = [] if newest is None else list(readable(self.path(newest)))
+        behind = [(place, *row[1:]) for place, row in enumerate(begun, era * ERA_OFFSETS)]
+        saved = self._write(era, chain(rows(), behind))
+        if newest is not None:
+            self.path(newest).unlink(missing_ok=True)  # whoever has it open finds it deleted, and goes over
+        return era, saved - len(behind)
 
     def _write(self, era: int, rows: Iterable[StoredRow]) -> int:
         """Make a whole file under another name, then give it its own: nobody ever sees a half-made one."""
@@ -129,7 +171,8 @@ def readable(path: Path) -> Iterator[StoredRow]:
             after = None if last is None else _next_readable(connection, last)
 
 
-def _whole(row: StoredRow) -> bool:
+def whole(row: StoredRow) -> bool:
+    """Its checksum is right."""
     return isinstance(row[1], str) and isinstance(row[2], bytes) and checksum(row[1], row[2]) == row[4]
 
 
@@ -139,7 +182,7 @@ def _read_on(connection: sqlite3.Connection, after: int) -> Generator[StoredRow,
     try:
         for row in connection.execute(f"{COLUMNS} WHERE place > ? ORDER BY place", (after,)):
             last = row[0]
-            if _whole(row):
+            if whole(row):
                 yield row
     except sqlite3.DatabaseError:
         return last

@@ -4,10 +4,12 @@ WAL mode: readers never wait for the writer. A commit is a write into the page c
 system, which survives the death of any process; what survives a power cut is what was fsynced since.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamFull, StreamUnavailable
@@ -27,6 +29,25 @@ _WRITE_FAILURES = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sq
 
 class TornFile(Exception):
     """The file's pages contradict each other: it is to be set aside."""
+
+
+class FileId(NamedTuple):
+    """What tells a file from another one of the same name."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        return cls(status.st_dev, status.st_ino)
+
+
+def file_id(path: Path) -> FileId | None:
+    """Of what lies there now; None if nothing does. Raises OSError where that cannot be known."""
+    try:
+        return FileId.of(path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def connect(path: Path, *, synchronous: str = "NORMAL", checkpoint: int = CHECKPOINT_PAGES) -> sqlite3.Connection:
