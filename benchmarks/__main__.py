@@ -62,7 +62,7 @@ FAULTS = (
     "benchmarks.faults.parts_away",
 )
 WATCH = ("benchmarks.watch.slow_rank", "benchmarks.watch.creeping")
-HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.log_lines", "benchmarks.collect.training_values", "benchmarks.watch.real_stragglers")
+HISTORY = ("benchmarks.cluster.history", "benchmarks.collect.training_values")
 """These read public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")
 """`make soak`."""

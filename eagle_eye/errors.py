@@ -2,6 +2,7 @@
 
     EagleEyeError
     ├── ConfigError            the configuration, or a command line, is not usable
+    ├── DataSetError           a data set is missing, torn or of another form
     ├── PluginError            a detector, collector, guard or action cannot be found, built or trusted
     ├── WireError              bytes that are no record of ours
     │   ├── NewerVersion       a record of a newer version than this program reads
@@ -45,6 +46,10 @@ class EagleEyeError(Exception):
 
 class ConfigError(EagleEyeError):
     """The configuration or a command line is not usable."""
+
+
+class DataSetError(EagleEyeError):
+    """A data set to be evaluated on is missing, torn or of another form; the message names the file and the remedy."""
 
 
 class PluginError(EagleEyeError):

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("eagle_eye", "collectors", "detectors", "remediation", "dashboard")
 PLUGINS = (
     "collectors", "detectors", "remediation.actions", "remediation.guards", "remediation.frameworks", "remediation.alerts.templates",
-    "eagle_eye.app.commands", "eagle_eye.training.integrations", "dashboard.pages",
+    "eagle_eye.app.commands", "eagle_eye.app.evaluation.data_sets", "eagle_eye.training.integrations", "dashboard.pages",
 )  # fmt: skip
 """Packages in which one file is one plugin, found by its name."""
 

@@ -17,9 +17,8 @@ from detectors.fail_slow import FailSlow
 from detectors.iteration_time import IterationTime
 from detectors.straggler import Straggler
 from detectors.throughput import ThroughputLoss
+from eagle_eye.app.evaluation.job_steps import frames_of, layout_of
 from eagle_eye.types import Doubles
-
-from .job_steps import frames_of, layout_of
 
 STEP_S = 4.0
 HEALTHY, CREEPING = 200, 1800

@@ -17,17 +17,15 @@ import numpy as np
 from benchmarks.report import Row, report
 from detectors.fail_slow import FailSlow
 from detectors.straggler import Straggler
+from eagle_eye.app.evaluation.job_steps import frames_of, layout_of, told
+from eagle_eye.app.evaluation.slow_workers import ACCUSING, NVRX_SCORE
 from eagle_eye.types import Doubles
-
-from .job_steps import frames_of, layout_of, told
 
 SIZES = (4, 16, 64, 256, 1024, 4096)
 GOALS = ((1.25, 10), (1.10, 30), (1.05, 200))
 """(times as slow, iterations within which it must be found)"""
 ONSET = 100
 NOISE = 0.02
-ACCUSED = frozenset({"worker.slow", "worker.slower"})
-NVRX_SCORE = 0.75
 THUMB, THUMB_STEPS = 1.1, 5
 LIMIT = 1e-6
 """False alarms a rank and iteration."""
@@ -79,7 +77,7 @@ def accused(rows: Doubles, stages: Sequence[int]) -> dict[int, int]:
     layout = layout_of(stages)
     found: dict[int, int] = {}
     for detector in (FailSlow(), Straggler()):
-        for name, step in told(detector, frames_of(rows, layout, tokens=True), ACCUSED).items():
+        for name, step in told(detector, frames_of(rows, layout, tokens=True), ACCUSING).items():
             index = layout.workers.index(name)
             found[index] = min(step, found.get(index, step))
     return found
@@ -156,7 +154,7 @@ def healthy(steps: int) -> Iterator[Row]:
 
     for words, make in (("2 % noise", plain), ("noise of heavy tails (Student's t of 3)", heavy), ("noise that lasts (correlation 0.7)", lasting), ("workers that differ by 2 % for good", unlike)):
         layout = layout_of([0] * workers)
-        found = told(FailSlow(), frames_of(make(np.random.default_rng(5)), layout, tokens=True), ACCUSED)
+        found = told(FailSlow(), frames_of(make(np.random.default_rng(5)), layout, tokens=True), ACCUSING)
         rate = len(found) / (steps * workers)
         yield Row(f"healthy, {words}: {steps * workers:,} iterations of ranks", f"{len(found)} accused", f"≤ {LIMIT * steps * workers:.0f}", rate <= LIMIT)
 
