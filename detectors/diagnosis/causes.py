@@ -69,6 +69,8 @@ class Cause:
     """Only Xids of this severity."""
 
 
+OF_RULES = "rule.*"
+"""Kind of every finding rule.NAME, whatever rules there are."""
 STALLS = (
     Consequence("job.paused"),
     Consequence("job.stalled"),
@@ -410,6 +412,7 @@ CAUSES = (
     Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
     Cause("site alert", "site.alert", Severity.INFO, accuses=False),
+    Cause("rule fired", OF_RULES, Severity.INFO, accuses=False, together_s=30.0),
     Cause("preemption notice", "scheduler.preemption", Severity.INFO, accuses=False, together_s=60.0),
     Cause("node state", "scheduler.node_state", Severity.INFO, accuses=False, together_s=10.0),
     Cause("link down", "link.down", Severity.INFO, accuses=False, together_s=10.0, rivals=(("a switch that is down", "whether links of other nodes went down with it"),)),

@@ -8,7 +8,7 @@ from eagle_eye.topology import gpu_of, node_of
 from eagle_eye.types import Finding, Severity, Topology
 from eagle_eye.xids import Xid, xid_of_status
 
-from .causes import CAUSES, Cause, Consequence, Scope, Selection
+from .causes import CAUSES, OF_RULES, Cause, Consequence, Scope, Selection
 
 FOLLOWER_EARLY_S = 0.25
 """An end that is no symptom by its own words follows from another only if it did not come first, clocks aside."""
@@ -23,6 +23,7 @@ _BY_STATUS = {
 }
 """(kind, status) → the row of the table, worked out in advance: a storm asks a million times."""
 _UNKNOWN = (len(CAUSES) - 1, CAUSES[-1])
+RULE = OF_RULES.removesuffix("*")
 ROOTS_KEPT = 256
 """Of a fault in more places the first ones stand for all."""
 
@@ -37,12 +38,18 @@ def status_of(finding: Finding) -> str:
 
 def cause_of(finding: Finding) -> tuple[int, Cause]:
     """What a finding would be if nothing explained it, and its place in the table."""
-    rows = _BY_KIND.get(finding.kind)
+    kind = _row_kind(finding.kind)
+    rows = _BY_KIND.get(kind)
     if rows is None:
         return _UNKNOWN
     status = status_of(finding)
-    known = _BY_STATUS.get((finding.kind, status)) or _BY_STATUS.get((finding.kind, ""))
+    known = _BY_STATUS.get((kind, status)) or _BY_STATUS.get((kind, ""))
     return known or _by_xid(finding, rows)
+
+
+def _row_kind(kind: str) -> str:
+    """As the table of causes has it: one row speaks for all rules."""
+    return OF_RULES if kind.startswith(RULE) else kind
 
 
 def _by_xid(finding: Finding, rows: list[tuple[int, Cause]]) -> tuple[int, Cause]:
@@ -135,7 +142,7 @@ def are_one_fault(one: Finding, other: Finding) -> bool:
     """The same cause in several places at once."""
     cause = cause_of(one)[1]
     same = cause.word == cause_of(other)[1].word and one.job == other.job
-    if cause.word == "unknown":
+    if cause.word == "unknown" or cause.kind == OF_RULES:
         same = same and one.kind == other.kind  # accuses nobody: ten thousand of a kind are one piece of news
     return same and abs(one.since - other.since) <= cause.together_s
 

@@ -2,10 +2,12 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from collectors.agent.schedule import ScheduleOptions
+from detectors.metric_rules import MetricRules
 from eagle_eye import plugins
 from eagle_eye.app.log_writer import LogWriter
 from eagle_eye.config import Config, Options
@@ -48,6 +50,19 @@ def chosen(config: Config, table: str) -> Iterator[tuple[str, type, Options]]:
 def detectors(config: Config) -> list[tuple[str, Detector]]:
     """Every detector. Raises PluginError."""
     return [(name, plugins.build(cls, options, {"stall": config.stall})) for name, cls, options in chosen(config, "detectors")]
+
+
+def configured_packs(config: Config) -> tuple[Path, ...]:
+    """Packs of rules that the configuration names. Raises PluginError where the detector's options are wrong."""
+    for _, cls, options in chosen(config, "detectors"):
+        if issubclass(cls, MetricRules):
+            return tuple(plugins.configure(cls, options).get("packs", ()))
+    return ()
+
+
+def rule_problems(found: Iterable[tuple[str, Detector]]) -> tuple[str, ...]:
+    """What is wrong with packs of rules, with file and line; the detectors go on with the other rules."""
+    return tuple(problem for _, detector in found if isinstance(detector, MetricRules) for problem in detector.problems)
 
 
 def guards(config: Config) -> list[Guard]:

@@ -43,6 +43,9 @@ class DetectRole:
         self._threads = ThreadGroup()
         self._detectors = plugin_wiring.detectors(context.config)
         """Each job gets copies of its own."""
+        for problem in plugin_wiring.rule_problems(self._detectors):
+            log.warning("a rule is left out: %s", problem)
+            context.notices.put(Notice(name="rules.invalid", time=context.clock.now(), message=f"{problem}; this rule is left out and the others go on: eagle-eye rules check reads the file"))
         self._hung = HungPartitions()
         self._told = False
         """It was told that partitions cannot be assigned."""
