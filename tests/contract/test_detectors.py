@@ -62,7 +62,7 @@ def baselines() -> dict[str, Baseline]:
     for name, learner in learners((name, plugins.load("detectors", name)) for name in NAMES).items():
         looked = [learner.sample(frame) for frame in seen_anew(_drawn(1)[:60])]
         matrix = np.concatenate([rows for _, rows in looked])
-        history = {"job": JOB, "time": 0.0, "names": looked[0][0], "matrix": matrix}
+        history = {"job": JOB, "time": 0.0, "names": looked[0][0], "matrix": matrix, "before": b""}
         fitted[name] = learner.fit(history)
     return {baseline.name: baseline for baseline in fitted.values()}
 
