@@ -20,6 +20,8 @@ from remediation.policy.engine_settings import EngineSettings
 
 TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
 """Table of the configuration → package of the plugins."""
+PROBLEMS_TOLD = 20
+"""Mistakes in packs of rules that are told one by one: a file of another kind may have thousands."""
 SCHEDULE = tuple(option.name for option in plugins.describe(ScheduleOptions))
 
 
@@ -62,7 +64,9 @@ def configured_packs(config: Config) -> tuple[Path, ...]:
 
 def rule_problems(found: Iterable[tuple[str, Detector]]) -> tuple[str, ...]:
     """What is wrong with packs of rules, with file and line; the detectors go on with the other rules."""
-    return tuple(problem for _, detector in found if isinstance(detector, MetricRules) for problem in detector.problems)
+    problems = [problem for _, detector in found if isinstance(detector, MetricRules) for problem in detector.problems]
+    further = len(problems) - PROBLEMS_TOLD
+    return (*problems[:PROBLEMS_TOLD], *((f"and {further} further mistakes in packs of rules",) if further > 0 else ()))
 
 
 def guards(config: Config) -> list[Guard]:

@@ -105,3 +105,9 @@ def test_the_pack_that_the_documentation_shows_does_what_it_says(pack):
     pack.write_text(text.partition("```toml\n")[2].partition("```")[0])
     assert typed("check", pack).stdout == f"{pack} is fine: 2 rules, 1 in the place of one of this release, 1 switched off\n"
     assert typed("test", pack).stdout == "2 rules, 5 examples, 0 of them came out otherwise\n"
+
+
+def test_of_a_thousand_mistakes_the_first_are_told_and_the_others_counted(pack):
+    pack.write_text("[[rule]]\nx = 1\n" * 100)
+    told = plugin_wiring.rule_problems(plugin_wiring.detectors(Config(detectors={"metric_rules": {"packs": [str(pack)]}})))
+    assert (len(told), told[-1]) == (21, "and 80 further mistakes in packs of rules")
