@@ -72,11 +72,12 @@ def has_ledger(demo_job: DemoJob) -> bool:
 
 
 @pytest.fixture
-def demo_job(running: DemoJob) -> DemoJob:
-    """The job in good health: nothing is open, all four workers train."""
+def demo_job(running: DemoJob) -> Iterator[DemoJob]:
+    """The job in good health: nothing is open, all four workers train. Of a test that fails, what happened is shown."""
     wait(running, "a healthy job", lambda: running.full() and all(kept.state in OVER for kept in running.record.kept))
     go_on(running, 20)
-    return running
+    yield running
+    sys.stdout.write(told(running))  # shown of a test that fails
 
 
 def wait(demo_job: DemoJob, what: str, condition: Callable[[], bool]) -> None:
@@ -87,14 +88,17 @@ def told(demo_job: DemoJob) -> str:
     """What to look at when a test fails."""
     kept = [f"{each.opened:.3f} {' '.join(verdict(each))} {each.state}" for each in demo_job.record.kept]
     events = [f"{each.time:.3f} {each.name} {each.entity.name} {each.attributes.get('state', '')}" for each in demo_job.record.trace.events if each.name in TOLD]
-    return "\n".join([*kept, *outcomes(demo_job), *events[-16:], demo_job.cluster.tail("server"), demo_job.cluster.tail("launcher-node-a")])
+    return "\n".join([*kept, *outcomes(demo_job), *events[-40:], *(demo_job.cluster.tail(process) for process in ("server", "launcher-node-a", "launcher-node-b"))])
 
 
 def outcomes(demo_job: DemoJob) -> list[str]:
-    """Of all incidents, oldest first."""
+    """What all incidents were, and what was done, oldest first."""
     with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         found = sorted(ledger.outcomes(), key=lambda outcome: outcome.time)
-    return [f"{each.time:.3f} {each.incident} {each.action} {each.state}: {each.detail}" for each in found]
+        revisions = [revision for kept in demo_job.record.kept for revision in ledger.incident(kept.incident.id)]
+    answers = [f"{each.time:.3f} {each.incident} {each.action} {each.state}: {each.detail}" for each in found]
+    causes = [f"{each.time:.3f} {each.id}.{each.revision} {each.cause} {'active' if each.active else 'over'} {[proof.text for proof in each.evidence]}" for each in revisions]
+    return [*causes, *answers]
 
 
 def go_on(demo_job: DemoJob, steps: int) -> None:
@@ -111,7 +115,7 @@ def healed(demo_job: DemoJob, struck: drills.ActiveDrill, cause: str) -> Inciden
     (kept,) = accused_since(demo_job, struck.truth.time)
     assert kept.incident.cause == cause
     assert [culprit.entity.name for culprit in kept.incident.culprits] == [struck.truth.worker or struck.truth.node]
-    assert kept.state == "healed", told(demo_job)
+    assert kept.state == "healed"
     go_on(demo_job, 10)
     return kept
 
@@ -235,7 +239,7 @@ def test_a_lost_node_is_one_incident_though_the_survivors_cry_first(demo_job: De
     wait(demo_job, "the loss to be told", lambda: demo_job.record.settled(since))
     demo_job.start_node("node-b")
     found = [kept for kept in demo_job.record.kept if kept.opened >= since]
-    assert [verdict(kept) for kept in found if not explained(kept)] == [("node lost", "node-b")], told(demo_job)
+    assert [verdict(kept) for kept in found if not explained(kept)] == [("node lost", "node-b")]
 
 
 def explained(kept: IncidentRecord) -> bool:
