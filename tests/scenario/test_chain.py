@@ -27,8 +27,6 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import Event, Notice, Outcome
 
-WRITTEN_S = 0.5
-"""A server that is held may have dated what it is about to write, and what it finds in the stream then has the time of before."""
 TOLD = ("stall", "resumed", "exit", "exception", "epoch.started")
 """Events that a test that fails shows."""
 LOOP = Path(__file__).with_name("loop.py")
@@ -106,7 +104,7 @@ def go_on(demo_job: DemoJob, steps: int) -> None:
 
 
 def accused_since(demo_job: DemoJob, moment: float) -> list[IncidentRecord]:
-    return [kept for kept in demo_job.record.kept if kept.opened >= moment and kept.incident.culprits]
+    return [kept for kept in demo_job.record.seen_since(moment) if kept.incident.culprits]
 
 
 def healed(demo_job: DemoJob, struck: drills.ActiveDrill, cause: str) -> IncidentRecord:
@@ -196,7 +194,7 @@ def test_a_hang_is_restarted_after_its_stacks_were_taken(demo_job: DemoJob) -> N
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "to a server that is behind"])
 def test_a_stop_on_one_node_just_before_a_kill_on_another_are_both_told_each_with_its_culprit(demo_job: DemoJob, late: bool) -> None:
-    since = demo_job.clock.now() - WRITTEN_S
+    since = demo_job.clock.now()
     with held(demo_job.cluster.server) if late else contextlib.nullcontext():
         stopped = drills.stop(demo_job.workers()[0], demo_job.clock)
         wait(demo_job, "the agent to see it stopped", lambda: any(is_stop_of(event, stopped) for event in demo_job.record.trace.events))  # it looks five times a second
@@ -238,12 +236,14 @@ def test_a_lost_node_is_one_incident_though_the_survivors_cry_first(demo_job: De
     demo_job.kill_node("node-b")
     wait(demo_job, "the loss to be told", lambda: demo_job.record.settled(since))
     demo_job.start_node("node-b")
-    found = [kept for kept in demo_job.record.kept if kept.opened >= since]
-    assert [verdict(kept) for kept in found if not explained(kept)] == [("node lost", "node-b")]
+    assert [verdict(kept) for kept in demo_job.record.seen_since(since) if not explained(kept)] == [("node lost", "node-b")]
 
 
 def explained(kept: IncidentRecord) -> bool:
-    """It turned out to be a part of another one: a busy server may let the survivor wait for its word, which is told first."""
+    """It turned out to be a part of another one: a busy server may let the survivor wait for its word, which is told first. Or the machine is busy, which slows
+    steps of 20 ms and accuses nobody."""
+    if kept.incident.cause == "job slow":
+        return not kept.incident.culprits
     return bool(kept.incident.part_of)
 
 

@@ -26,16 +26,20 @@ class DeploymentReader:
     trace: StepTrace
     _ledger_file: Path
     _stream: EmbeddedStream
+    _clock: Clock
     _schemas: wire.Schemas = field(default_factory=wire.Schemas)
     _offsets: dict[int, int] = field(default_factory=dict)
     _ledger: Ledger | None = None
     _kept: tuple[IncidentRecord, ...] = ()
+    _seen: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """(incident, whether it blames somebody) → when a look first showed it. Its own time is that of a mark, which on a busy machine is written
+    after faults that come later; and what was slow before a fault may become the incident of that fault."""
     _closed: bool = False
 
     @classmethod
     def open(cls, state_dir: Path, job: str, clock: Clock) -> "DeploymentReader":
         """`job`: the full name, tenant/name/run."""
-        return cls(StepTrace(job), state_dir / "ledger.sqlite", EmbeddedStream(state_dir / "stream", clock=clock))
+        return cls(StepTrace(job), state_dir / "ledger.sqlite", EmbeddedStream(state_dir / "stream", clock=clock), clock)
 
     @property
     def latest(self) -> list[Incident]:
@@ -58,17 +62,21 @@ class DeploymentReader:
                     self._take(message.value)
         self._look_at_ledger()
 
+    def seen_since(self, moment: float) -> list[IncidentRecord]:
+        """Incidents that were first seen, or first seen to blame somebody, then or later; oldest first."""
+        return [kept for kept in reversed(self._kept) if self._seen_at(kept) >= moment]
+
     def settled(self, since: float) -> bool:
         """The latest incident since then that blames somebody is healed or closed; an earlier one may have asked for more."""
-        about = [kept for kept in self._kept if kept.opened >= since and kept.incident.culprits]
-        return bool(about) and max(about, key=lambda kept: kept.opened).state in OVER
+        about = [kept for kept in self.seen_since(since) if kept.incident.culprits]
+        return bool(about) and max(about, key=self._seen_at).state in OVER
 
     def evidence(self, since: float, before: float, until: float) -> FaultRecords:
         """Everything that was written down between two faults."""
         ledger = self._opened()
         if ledger is None:
             return FaultRecords(first=(), latest=(), outcomes=(), notices=(), until=until)
-        about = [kept for kept in self._kept if since <= kept.opened < before and kept.incident.job == self.trace.job]
+        about = [kept for kept in self.seen_since(since) if self._seen_at(kept) < before]
         revisions = [ledger.incident(kept.incident.id) for kept in about]
         accusing = [next((revision for revision in each if revision.culprits), each[0]) for each in revisions]
         outcomes = [outcome for kept in about for outcome in ledger.outcomes(incident=kept.incident.id)]
@@ -92,6 +100,12 @@ class DeploymentReader:
         ledger = self._opened()
         if ledger is not None:
             self._kept = ledger.incidents(job=self.trace.job, limit=MOST)
+            for kept in self._kept:
+                self._seen.setdefault((kept.incident.id, bool(kept.incident.culprits)), self._clock.now())
+
+    def _seen_at(self, kept: IncidentRecord) -> float:
+        blamed = self._seen.get((kept.incident.id, True))
+        return blamed if blamed is not None else self._seen[kept.incident.id, False]
 
     def _opened(self) -> Ledger | None:
         if self._ledger is None and self._ledger_file.exists():
