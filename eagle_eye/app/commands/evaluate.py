@@ -1,10 +1,15 @@
 """`eagle-eye evaluate`: what detectors and diagnosis make of labelled data."""
 
 import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
+from rich.progress import Progress
 
 from eagle_eye.app import options
 from eagle_eye.app.evaluation import evaluation_page, figures
@@ -30,13 +35,15 @@ def command(context: click.Context, data: Path | None, only: tuple[str, ...], ht
     """Read labelled data sets through the chain that runs live (collectors, frames, detectors, diagnosis), compare the verdicts with the labels, and print
     figure, goal and what others reach. Nothing is sent to a server. Exits with 1 where a goal is missed or a data set cannot be read.
 
-    What is in each data set, and what is asked of it: docs/evaluate.md.
+    What is in each data set, and what is asked of it: docs/evaluate.md. `cluster` makes a synthetic cluster, `score` compares verdicts of any detector with its labels.
 
     \b
     Examples:
       eagle-eye evaluate --data data
       eagle-eye evaluate --data data --only flight_recorder --only nccl_logs
       eagle-eye evaluate --data data --html evaluation.html
+      eagle-eye evaluate cluster --gpus 1000 --seed 7 --out cluster
+      eagle-eye evaluate score cluster/labels.jsonl verdicts.jsonl
     """
     if context.invoked_subcommand is not None:
         return
@@ -45,15 +52,79 @@ def command(context: click.Context, data: Path | None, only: tuple[str, ...], ht
     if html is not None:
         evaluation_page.check_page_path(html)
     found = _evaluated(data, figures.chosen(data, only))
-    if json_lines:
-        for each in found:
-            print_json(each)
-    else:
-        _print(found, wide=wide)
+    words = shlex.join(["eagle-eye", "evaluate", "--data", str(data), *(word for name in only for word in ("--only", name))])
+    _finish(found, html, words, wide=wide, json_lines=json_lines)
+
+
+@command.command(short_help="make a synthetic cluster with every kind of fault and its innocent twins, and judge it")
+@click.option("--gpus", type=click.IntRange(8, 100_000), default=1000, show_default=True, help="GPUs of the cluster.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed gives the same cluster.")
+@click.option("--steps", type=click.IntRange(min=100), default=300, show_default=True, help="Steps of each job, of about a second.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write frames (Parquet), events and labels into this new folder, for other detectors.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder with straggler_ops/: the noise of compute times is that of its traces. Default: 2 %, normal.")
+@click.option("--no-verdicts", is_flag=True, help="Only make the cluster; with --out.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write an HTML page; it opens without a network.")
+@options.wide
+@options.as_json
+def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | None, no_verdicts: bool, html: Path | None, wide: bool, json_lines: bool) -> None:
+    """Make the jobs of a cluster from a seed, each with a fault or a twin that looks like one, and print how many faults the detectors and the diagnosis of this release
+    find, whom they accuse, how soon, and how many healthy nodes they accuse. Exits with 1 where a goal is missed.
+
+    With --out other detectors can be run on the same frames: docs/evaluate.md has the format. One job is held in memory at a time.
+
+    \b
+    Examples:
+      eagle-eye evaluate cluster --gpus 64 --seed 7
+      eagle-eye evaluate cluster --gpus 10000 --seed 7 --out cluster --no-verdicts
+    """
+    from eagle_eye.app import plugin_wiring
+    from eagle_eye.app.evaluation.cluster import cluster_plan, cluster_run, cluster_score
+    from eagle_eye.app.evaluation.cluster.frame_files import FrameFiles
+    from eagle_eye.config import Config
+
+    if no_verdicts and out is None:
+        raise click.UsageError("--no-verdicts without --out would make a cluster for nobody")
     if html is not None:
-        evaluation_page.write_page(html, found, shlex.join(["eagle-eye", "evaluate", "--data", str(data), *(word for name in only for word in ("--only", name))]))
-        click.echo(f"{html} written", err=True)
-    raise SystemExit(int(any(each.met is False for each in found)))
+        evaluation_page.check_page_path(html)
+    noise = cluster_run.measured_noise(data) if data is not None else None
+    jobs = list(cluster_plan.planned_jobs(gpus, seed, steps))
+    with (FrameFiles(out) if out is not None else nullcontext()) as files, _progress(len(jobs)) as done:
+        run = cluster_run.run_cluster(jobs, [] if no_verdicts else plugin_wiring.detectors(Config()), files, noise, done)
+    click.echo(f"{len(jobs)} jobs, {sum(len(job.layout.placements) for job in jobs)} GPUs, digest {run.digest}" + (f"; {out} written" if out else ""), err=True)
+    if not no_verdicts:
+        words = f"eagle-eye evaluate cluster --gpus {gpus} --seed {seed} --steps {steps}" + (f" --data {shlex.quote(str(data))}" if data else "")
+        _finish(_named(cluster_score.score(run.labels, run.verdicts), "cluster"), html, words, wide=wide, json_lines=json_lines)
+
+
+@command.command(short_help="compare the verdicts of any detector with the labels of a synthetic cluster")
+@click.argument("labels", type=click.Path(path_type=Path))
+@click.argument("verdicts", type=click.Path(path_type=Path))
+@options.wide
+@options.as_json
+def score(labels: Path, verdicts: Path, wide: bool, json_lines: bool) -> None:
+    """LABELS is labels.jsonl of a synthetic cluster; VERDICTS has a line {"job": ..., "time": ..., "culprits": [nodes]} for each verdict of a detector. Exits with 1
+    where a goal is missed.
+
+    \b
+    Examples:
+      eagle-eye evaluate score cluster/labels.jsonl verdicts.jsonl
+    """
+    from eagle_eye.app.evaluation.cluster import cluster_score
+
+    found = cluster_score.score(cluster_score.read_labels(labels), cluster_score.read_verdicts(verdicts))
+    _finish(_named(found, "cluster"), None, "", wide=wide, json_lines=json_lines)
+
+
+@contextmanager
+def _progress(jobs: int) -> Iterator[Callable[[object], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("jobs", total=jobs)
+        yield lambda _: bar.advance(task)
+
+
+def _named(found: list[Figure], data_set: str) -> list[Figure]:
+    return [msgspec.structs.replace(each, data_set=data_set) for each in found]
 
 
 def _evaluated(data: Path, names: tuple[str, ...]) -> list[Figure]:
@@ -66,6 +137,19 @@ def _evaluated(data: Path, names: tuple[str, ...]) -> list[Figure]:
             click.echo(f"{name}: {error}", err=True)
             found.append(Figure(data_set=name, what="all of it", figure="not evaluated", goal="evaluated", met=False, reason=str(error)))
     return found
+
+
+def _finish(found: list[Figure], html: Path | None, words: str, *, wide: bool, json_lines: bool) -> None:
+    """Print, write the page, and end with 1 where a goal is missed. `words`: the command, for the page."""
+    if json_lines:
+        for each in found:
+            print_json(each)
+    else:
+        _print(found, wide=wide)
+    if html is not None:
+        evaluation_page.write_page(html, found, words)
+        click.echo(f"{html} written", err=True)
+    raise SystemExit(int(any(each.met is False for each in found)))
 
 
 def _print(found: list[Figure], *, wide: bool) -> None:
