@@ -118,6 +118,9 @@ class _PodList(_Record, frozen=True, rename="camel"):
     items: tuple[KubernetesPod, ...] | None = None
 
 
+CORDON_BY, CORDON_REASON = "/cordon-by", "/cordon-reason"
+CORDONS_TOLD = 4
+
 _node_decoder, _pods_decoder = msgspec.json.Decoder(KubernetesNode), msgspec.json.Decoder(_PodList)
 
 
@@ -156,9 +159,16 @@ def node_state_of(node: KubernetesNode, conditions: Sequence[str] = FAULT_CONDIT
 
 
 def _cordoned_by(labels: dict[str, str]) -> str:
-    """NVSentinel's fault-quarantine writes labels …/cordon-by and …/cordon-reason; the prefix is configurable there."""
-    by, reason = (next((value for key, value in sorted(labels.items()) if key.endswith(end)), "") for end in ("/cordon-by", "/cordon-reason"))
-    return f"cordoned by {by}: {reason}" if by else ""
+    """NVSentinel's fault-quarantine writes labels …/cordon-by and …/cordon-reason; the prefix is configurable there.
+
+    Whoever may label a node can write such labels under a prefix of their own: each is told with its prefix and its own reason, and hides none.
+    """
+    prefixes = sorted(key.removesuffix(CORDON_BY) for key, by in labels.items() if key.endswith(CORDON_BY) and by)
+    told = [f"cordoned by {labels[prefix + CORDON_BY]}: {labels.get(prefix + CORDON_REASON, '')}" for prefix in prefixes]
+    if len(told) < 2:
+        return "".join(told)
+    more = [f"and {len(told) - CORDONS_TOLD} more"] if len(told) > CORDONS_TOLD else []
+    return ", ".join([*(f"{text} ({prefix})" for prefix, text in zip(prefixes[:CORDONS_TOLD], told, strict=False)), *more])
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -73,8 +73,19 @@ def test_a_cordon_and_a_node_that_is_not_ready_are_told_with_who_did_it_and_why(
     state = node_state_of(node(unschedulable=True, labels=labels, taints=[taint]))
     assert state.states == ("unschedulable", "nvidia.com/gpu-xid-error")
     assert state.reason.startswith("unschedulable: cordoned by NVSentinel: GPU-fatal-error-ruleset")
+    assert "k8saas" not in state.reason, "of one alone it need not be told whose it is"
     body = {"metadata": {"name": "n1"}, "status": {"conditions": [{**READY, "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting"}]}}
     assert node_state_of(node_in(json.dumps(body).encode()))[1:] == (("not_ready",), "NodeStatusUnknown: Kubelet stopped posting")
+
+
+def test_a_false_cordon_hides_no_real_one_and_lends_it_no_reason() -> None:
+    real = {"k8saas.nvidia.com/cordon-by": "NVSentinel", "k8saas.nvidia.com/cordon-reason": "GPU-fatal-error-ruleset"}
+    false = {"a.example/cordon-by": "nobody", "b.example/cordon-reason": "all is well"}
+    reason = node_state_of(node(unschedulable=True, labels=false | real)).reason
+    assert reason == "cordoned by nobody: (a.example), cordoned by NVSentinel: GPU-fatal-error-ruleset (k8saas.nvidia.com)"
+    assert node_state_of(node(unschedulable=True, labels={"b.example/cordon-reason": "all is well"})).reason == ""
+    many = {f"{number}.example/cordon-by": "nobody" for number in range(9)}
+    assert node_state_of(node(unschedulable=True, labels=many)).reason.endswith("and 5 more")
 
 
 @pytest.mark.parametrize(
