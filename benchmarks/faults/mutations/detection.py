@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from detectors.diagnosis import Diagnosis
 from detectors.runtime.runner import Runner
 from eagle_eye import wire
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
+from eagle_eye.dead_letters import DeadLetter
 from eagle_eye.errors import WireError
 from eagle_eye.metrics.event_metrics import EventMetrics
 from eagle_eye.metrics.job_metrics import JobMetrics
@@ -29,6 +32,7 @@ SECOND = 20
 """Mutated records in a second of the stream; each second also has the job's own."""
 LIFE = 9_000
 """Records after which another owner takes the partition over, and reads again what is there."""
+CATCH_UP_STEPS = 100
 RECORDS_BYTES = 64 << 20
 """Around incidents, of which mutated records make hundreds."""
 CONTAINED = ("detector.failing", "detector.muted", "diagnosis.failing", "evaluation.failing", "learning.failed")
@@ -62,7 +66,9 @@ class Detection:
         self._records = MutatedRecords(self._samples, forest())
         self._reader = wire.RecordReader()
         self._generation = 0
-        self._taken = self._unreadable = self._before = self._kept = self._letters = 0
+        self._taken = self._unreadable = self._before = self._again = self._letters = 0
+        self._kept: set[int] = set()
+        """Offsets of the records that were kept aside: an owner's change keeps some twice."""
         self._events, self._jobs = EventMetrics(), JobMetrics()
         self._notices: Counter[str] = Counter()
         self._runner = self._next_owner()
@@ -71,9 +77,7 @@ class Detection:
     def take(self, random: Random) -> None:
         self._taken += 1
         if self._taken % LIFE == 0 or self._runner.superseded:
-            self._runner.close()
-            self._before += self._runner.counts.dead_letters
-            self._runner = self._next_owner(self._runner.superseded_by)
+            self._change_owner()
         newest = Mark(mark="tick", generation=self._generation, number=max(0, self._runner.evaluator.number), time=self._clock.now())
         record = self._records.draw(random, self._clock.now(), newest)
         self._unreadable += self._is_unreadable(record)
@@ -84,15 +88,34 @@ class Detection:
             for _ in self._events.collect(), self._jobs.collect():
                 pass
         self._runner.step()
+        self._note_kept()
         self._check()
 
     def tally(self) -> Tally:
         self._runner.step()  # what was refused last is still to be written
-        counted = self._before + self._runner.counts.dead_letters
-        return Tally(max(self._unreadable, counted), counted, self._stream.end(DEAD_LETTERS, 0))
+        self._note_kept()
+        counted = self._before + self._runner.counts.dead_letters - self._again
+        return Tally(max(self._unreadable, counted), counted, len(self._kept))
 
     def close(self) -> None:
         self._runner.close()
+
+    def _change_owner(self) -> None:
+        """What the next one reads again it counts again."""
+        former = self._runner
+        former.close()
+        self._before += former.counts.dead_letters
+        self._runner = self._next_owner(former.superseded_by)
+        for _ in range(CATCH_UP_STEPS):
+            if self._runner.offset >= former.offset:
+                break
+            self._runner.step()
+        self._again += self._runner.counts.dead_letters
+
+    def _note_kept(self) -> None:
+        for message in self._stream.read(DEAD_LETTERS, 0, self._letters):
+            self._kept.add(msgspec.json.decode(message.value, type=DeadLetter).offset)
+            self._letters = message.offset + 1
 
     def _next_owner(self, above: int = 0) -> Runner:
         """As its process gives the partition a new owner: above every generation that the stream holds."""
