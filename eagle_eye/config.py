@@ -15,7 +15,7 @@ import msgspec
 from .errors import ConfigError
 from .hostlist import hosts_of
 from .ports import address_problem
-from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Ratio, Seconds
+from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Ratio, Seconds, Share
 from .types import digest_of
 from .types.entity import Name
 
@@ -233,6 +233,16 @@ class StallConfig(Section, frozen=True, kw_only=True):
     """How long elastic workers whose connections broke wait for somebody to be found dead before they are connected anew."""
 
 
+class CheckpointsConfig(Section, frozen=True, kw_only=True):
+    """Checkpoints in memory: what a launcher keeps of those of the node before its own."""
+
+    backup_share: Share = 0.25
+    """Of a node's memory: so much, at the most, holds checkpoints of another node's workers, twice their state; 0: nothing is copied to other nodes."""
+    backup_every: Count = 1
+    """Copied are checkpoints whose step is a multiple of this. Each node sends one at a time: where a copy takes longer than the time between two
+    checkpoints, nodes would send different steps, and the job could go on from none of them: set it so that a copy is done before the next is due."""
+
+
 class NodesConfig(Section, frozen=True, kw_only=True):
     """Where some nodes are. Of several tables that name a node the first that has a value counts, for each value of its own."""
 
@@ -280,6 +290,7 @@ class Config(Section, frozen=True, kw_only=True):
     access: AccessConfig = AccessConfig()
     hooks: HooksConfig = HooksConfig()
     stall: StallConfig = StallConfig()
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
     topology: TopologyConfig = TopologyConfig()
     engine: Options = {}
     """Settings of the engine: remediation/policy/engine_settings.py."""

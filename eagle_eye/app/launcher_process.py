@@ -69,6 +69,7 @@ def launcher_settings(
         checkpoint_dir=Path(checkpoint_dir).absolute() if checkpoint_dir else None,
         stream=config.stream,
         stall=config.stall,
+        backup=config.checkpoints,
         access=config.access,
         insecure=config.server.insecure,
         lease_s=config.server.lease_s,

@@ -2,7 +2,7 @@
 
 Four conversations, all on one machine, between processes of one user:
 
-worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or several; only `token` is answered)
+worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or several; `token` and `fetch_memory_checkpoint` are answered)
     hello(worker, pid, epoch)                       the probe runs and serves its own socket
     exception(worker, pid, epoch, raised_s, type, message, traceback, step, thread, fatal)
                                                     raised and not caught; sent before the process dies. raised_s: when, by
@@ -16,6 +16,11 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     memory_checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, safe_step, retry_s)
                                                     the node's memory refused one; told once. safe_step: the newest that is
                                                     whole in memory, -1: none
+    fetch_memory_checkpoint(worker, pid, rank, world, at_most) → {"ok": true, "state": busy | done | none, "path", "source", "why"}
+                                                    what other nodes have of it; asked until it is not busy. path: of a segment
+                                                    that is the worker's to remove
+    memory_checkpoint_loaded(worker, epoch, step, tier, source, why)
+                                                    step -1: no copy could be used. tier: memory, neighbour
 
 any process of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from eagle_eye.redaction import last_lines, redact
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
 from eagle_eye.types import Layout, digest_of
+from remediation.checkpoint.copy_search import Found, Wanted
 from remediation.launcher.coordinator.failure_signature import (
     missed_a_peer,
     other_cause,
@@ -60,7 +61,8 @@ REPORTED_S = 1.0
 SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
 UNSAVED_IN_MEMORY = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
-"""Fields of a worker's message that become attributes of checkpoint.saved, checkpoint.failed and checkpoint.memory_failed."""
+LOADED = ("step", "tier", "source", "why")
+"""Fields of a worker's message that become attributes of checkpoint.saved, checkpoint.failed, checkpoint.memory_failed and checkpoint.loaded."""
 
 
 def refuse_other_job(command: Command, job: str) -> None:
@@ -99,6 +101,10 @@ class JobMember:
         """Whether every worker of this node waits for its peers."""
         self.released: Callable[[], None] = lambda: None
         """Called when workers have ended that the kernel held: the coordinator has gone on without us, and may use this node again."""
+        self.stored: Callable[[int], None] = lambda _: None
+        """Called with the step of a checkpoint that is in storage."""
+        self.fetch: Callable[[int, Wanted], Found] = lambda _pid, _wanted: Found(state="none", why="this launcher serves no copies of checkpoints")
+        """Called with the pid of a worker that has no usable checkpoint in its memory."""
         self._releasing: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         """Code and reason, once the job is over for this launcher."""
@@ -378,15 +384,35 @@ class JobMember:
         if kind == "exception":
             self._exception(worker, message)
         elif kind == "checkpoint":
-            attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
-            self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
+            self._checkpoint_saved(worker, message)
         elif kind == "checkpoint_failed":
             self._checkpoint_failed(worker, message)
+        elif kind == "fetch_memory_checkpoint":
+            return self._fetch(worker, message)
+        else:
+            self._memory_checkpoint(worker, kind, message)
+        return None
+
+    def _checkpoint_saved(self, worker: Worker, message: messages.ProbeMessage) -> None:
+        attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
+        self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
+        if attributes["finite"] == "True":
+            self.stored(step_of(attributes["step"]))
+
+    def _memory_checkpoint(self, worker: Worker, kind: str, message: messages.ProbeMessage) -> None:
+        if kind == "memory_checkpoint_loaded":
+            attributes = {name: str(message.get(name, "")) for name in LOADED} | {"worker": worker.name}
+            self._event_log.of_job("checkpoint.loaded", loaded_message(worker.name, attributes), attributes)
         elif kind == "memory_checkpoint_failed":
             attributes = {name: str(message.get(name, "")) for name in UNSAVED_IN_MEMORY} | {"worker": worker.name}
             text = f"worker {worker.name} has no checkpoint of step {attributes['step']} in memory: {attributes['reason']}"
             self._event_log.of_job("checkpoint.memory_failed", text, attributes)
-        return None
+
+    def _fetch(self, worker: Worker, message: messages.ProbeMessage) -> bytes:
+        """The worker asks again and again, until it is done."""
+        path = self._workers.memory_path(worker.place.local_rank)
+        wanted = Wanted(rank=int(message.get("rank", -1)), world=int(message.get("world", 0)), at_most=int(message.get("at_most", -1)), path=path, worker=worker.name)
+        return messages.reply(True, **msgspec.to_builtins(self.fetch(worker.pid, wanted)))
 
     def _checkpoint_failed(self, worker: Worker, message: messages.ProbeMessage) -> None:
         attributes = {name: str(message.get(name, "")) for name in UNSAVED} | {"worker": worker.name}
@@ -458,6 +484,15 @@ class JobMember:
             "symptom": worker.symptom, "explained": explanation(worker, code, last), "lasting": True,
         }  # fmt: skip
         self._report("late_failure", failed)
+
+
+def loaded_message(worker: str, attributes: Mapping[str, str]) -> str:
+    """Of checkpoint.loaded."""
+    why = f": {attributes['why']}" if attributes["why"] else ""
+    if step_of(attributes["step"]) < 0:
+        return f"worker {worker} found no usable checkpoint in memory, here or on another node{why}"
+    origin = f"the copy on {attributes['source']}" if attributes["tier"] == "neighbour" else "its own memory"
+    return f"worker {worker} goes on from step {attributes['step']}, of {origin}{why}"
 
 
 def step_of(text: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from eagle_eye.access.credentials import node_credentials
+from eagle_eye.access.credentials import Credentials, node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError
@@ -25,6 +25,7 @@ from eagle_eye.stop_signals import handles, on_user_signals
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
+from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.worker.console import Console
 from remediation.launcher.worker.elastic_node import ElasticNode
@@ -91,6 +92,7 @@ class Launcher:
             settings, self._workers, self._votes, self._job_file, self._event_log, part.report, part.reported, self._elastic
         )
         part.bind(self._member)
+        self._cache = self._checkpoint_cache(node_credentials(settings.access, settings.node, clock, settings.job))
         self._inbox = WorkerSocket(settings.inbox, self._member.receive)
         self._inbox.check_free()
         self._console = Console(lambda: self._workers.all, STDOUT)
@@ -98,6 +100,23 @@ class Launcher:
         self._zygotes_lost: list[float] = []
         """When; monotonic."""
         self._restarting: asyncio.Task[None] | None = None
+
+    def _checkpoint_cache(self, credentials: Credentials | None) -> CheckpointCache | None:
+        """None where there is no shared memory, or the job has one node for ever."""
+        settings, segments = self._settings, self._workers.segments
+        if segments is None or settings.nnodes[1] < 2 or not settings.backup.backup_share:
+            return None
+        cache = CheckpointCache(
+            CacheSettings(
+                node=settings.node, run=settings.run, host=host_of(settings.address), folder=segments[0], prefix=segments[1], workers=settings.nproc,
+                every=settings.backup.backup_every, limit_bytes=int(settings.backup.backup_share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+            ),
+            lambda: None if self._votes.record.over else self._votes.record.last, self._participation.copies_at,
+            partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials,
+        )  # fmt: skip
+        self._participation.copies = cache.place
+        self._member.fetch, self._member.stored = cache.fetch, cache.stored
+        return cache
 
     async def run(self, stop: asyncio.Event) -> int:
         """Until the job is over or `stop` is set. Returns the exit code; raises LaunchError."""
@@ -167,6 +186,8 @@ class Launcher:
         await self._inbox.start()
         await self._elastic.sessions.start()
         await self._participation.start()
+        if self._cache is not None:
+            self._cache.start()
         await asyncio.gather(self._zygote.ready(), _check_cordon(self._participation.leader, settings))
 
     async def _finish(self, tasks: list[asyncio.Task[None]], code: int) -> None:
@@ -178,6 +199,8 @@ class Launcher:
         with contextlib.suppress(ControlError):
             await self._member.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
         await asyncio.to_thread(self._console.close)
+        if self._cache is not None:
+            await self._cache.close()
         await self._participation.close()
         await self._zygote.close()
         await self._inbox.stop()

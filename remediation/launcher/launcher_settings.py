@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.config import AccessConfig, StallConfig, StreamConfig
+from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, StreamConfig
 from eagle_eye.errors import ConfigError
 
 from .parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
@@ -73,6 +73,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What tells the steps: `marks` of the script, or each step of its `optimizer`, for one that makes no marks."""
     stall: StallConfig = StallConfig()
     """When a worker that makes no progress is suspected, and how long it is waited for: the deployment's."""
+    backup: CheckpointsConfig = CheckpointsConfig()
+    """Of its checkpoints in memory on other nodes: the deployment's."""
     stream: StreamConfig = StreamConfig()
     """Where its events go: the deployment's."""
     access: AccessConfig = AccessConfig()

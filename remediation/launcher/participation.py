@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, LaunchError, PermanentError, TemporaryError
@@ -31,6 +33,10 @@ from .vote_log import VoteLog
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
+COPIES = "copies"
+"""Role of a launcher that asks another one for the place of its copies: beside its session as a launcher, which it must not replace."""
+COPIES_S = 5.0
+"""How long it is waited for: all launchers may have work at that moment."""
 
 
 class LocalMember(FollowingMember, Protocol):
@@ -72,6 +78,8 @@ class Participation:
         self._follower: Follower | None = None
         self._executor: EffectExecutor | None = None
         self._refused: set[Caller] = set()
+        self.copies: Callable[[], Body] = dict
+        """Where this node serves its checkpoints in memory."""
 
     def bind(self, member: LocalMember) -> None:
         """This node's workers."""
@@ -302,6 +310,8 @@ class Participation:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:
             raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
+        if (peer.role, kind) == (COPIES, "copies"):
+            return self.copies()
         if why := report_origin.objection(peer, kind, body):
             self.refused(peer, why)
             raise AccessDenied(why)
@@ -344,6 +354,17 @@ class Participation:
         if self._executor is None:
             return
         self._executor.server_is(connection.connected)
+
+    # --- checkpoints in memory -----------------------------------------------------------------------------------------
+
+    async def copies_at(self, address: str) -> Body:
+        """Where the launcher at `address` serves its checkpoints in memory. Raises EagleEyeError."""
+        client = self._network.client(address, msgspec.structs.replace(self._peer, role=COPIES), welcome_s=COPIES_S)
+        await client.start()
+        try:
+            return await client.request("copies", {}, COPIES_S)
+        finally:
+            await client.stop()
 
     # --- reports of our own workers -----------------------------------------------------------------------------------
 

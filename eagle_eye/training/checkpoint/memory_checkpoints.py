@@ -30,6 +30,7 @@ from .memory_layout import Guards, Shard, StateLayout, local_of
 from .memory_report import FailureReport
 from .memory_restore import LoadedState, restore
 from .memory_segment import SLOTS, MemorySegment, TornCopy, slot_bytes
+from .neighbour_copies import NeighbourCopies
 from .state_copy import DeviceCopy, StateCopy
 
 VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
@@ -127,6 +128,8 @@ class MemoryCheckpoints:
             return False
         assert self._segment is not None
         segment, slot = self._segment, self._slot
+        if segment.is_held(slot):  # it is being copied to another node
+            slot = (slot + 1) % SLOTS
         segment.clear(slot)
         offset = segment.payload_at(slot, layout.payload_bytes)
         copy = StateCopy(layout.tensors, segment.memory, segment.address, offset, layout.payload_bytes, self._device_copy(layout))
@@ -293,7 +296,11 @@ class MemoryCheckpoints:
             self._open()
         except (OSError, ValueError) as error:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
-        return restore(self._segment, template, limit, None if self._replicated else self._shard)
+        backup = NeighbourCopies(self._path, self._shard, limit)
+        try:
+            return restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
+        finally:
+            backup.close()
 
     def _end(self) -> None:
         """At the end of the process."""

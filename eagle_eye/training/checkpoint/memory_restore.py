@@ -1,11 +1,14 @@
-"""Loading from the segment of this worker: the newest copy that is whole, this process's part, and on all ranks the same step."""
+"""Loading from the segment of this worker: the newest copy that is whole, this process's part, and on all ranks the same step.
+
+Where one rank's copy of that step is damaged it asks for those that another node has kept; where no step is whole on all ranks, all of them do.
+"""
 
 import ctypes
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +17,7 @@ from eagle_eye.training import state_tree
 
 from .memory_layout import Shard, StoredTable, StoredTensor, local_of
 from .memory_segment import ROW, SLOTS, MemorySegment, SlotContent, TornCopy, rows_of
+from .neighbour_copies import NeighbourCopies
 from .row_sums import RowSums
 from .state_copy import tensor_at
 
@@ -39,25 +43,45 @@ class _WholeCopy:
 
     content: SlotContent
     table: StoredTable
+    segment: MemorySegment
+    tier: str = "memory"
 
 
-def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: int, shard: Shard | None) -> LoadedState | None:
+def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: int, shard: Shard | None, backup: NeighbourCopies) -> LoadedState | None:
     """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do."""
     tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
     skipped: list[str] = []
     copies = {} if segment is None else _usable(segment, tensors, at_most, shard, skipped)
+
+    def fetch() -> None:
+        """Steps that are whole here stay. Once."""
+        if backup.was_asked:
+            return
+        fetched = backup.fetch()
+        found = {} if fetched is None else _usable(fetched, tensors, at_most, shard, skipped)
+        copies.update({step: replace(copy, tier="neighbour") for step, copy in found.items() if step not in copies})
+        skipped.extend([backup.why] if backup.why and backup.source else ())
+
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "eagle-eye-memory-load") as threads:
-        while (step := _agreed(sorted(copies, reverse=True))) >= 0:
-            copy = copies.pop(step)
-            assert segment is not None
-            why = _damage(segment, copy, threads.map)
+        while (step := _agreed(sorted(copies, reverse=True))) >= 0 or not _all(backup.was_asked):
+            if step < 0:
+                fetch()
+                continue
+            copy = copies[step]
+            why = _damage(copy.segment, copy, threads.map)
             if why:
-                _skip(skipped, f"the copy of step {step} in slot {copy.content.slot} of {segment.path}", why)
+                del copies[step]
+                _skip(skipped, f"the copy of step {step} in slot {copy.content.slot} of {copy.segment.path}", why)
+                fetch()
             if not _all(not why):
                 continue
-            state = state_tree.unflatten(_filled(segment, copy, tensors, threads.map), copy.table.rest)
-            _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, segment.path, copy.content.slot)
+            state = state_tree.unflatten(_filled(copy.segment, copy, tensors, threads.map), copy.table.rest)
+            _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, copy.segment.path, copy.content.slot)
+            if skipped or copy.tier != "memory":
+                backup.tell(step, copy.tier, "; ".join(skipped))
             return LoadedState(state, step, tuple(skipped))
+    if skipped:
+        backup.tell(-1, "", "; ".join(skipped))
     return None
 
 
@@ -76,7 +100,7 @@ def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], at_most
         if why:
             _skip(skipped, f"the copy of step {content.step} in {place}", why)
         elif table.step not in found or found[table.step].content.sequence < content.sequence:
-            found[table.step] = _WholeCopy(content, table)
+            found[table.step] = _WholeCopy(content, table, segment)
     return found
 
 

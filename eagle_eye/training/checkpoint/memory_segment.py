@@ -4,6 +4,7 @@ The file belongs to a worker (`EAGLE_EYE_CHECKPOINT_MEMORY`), not to a process o
 A header (whose it is) is followed by two slots of the same size. A slot is a page with its description, the table of what lies where (JSON), a
 sum of 64-bit words for each ROW bytes of the payload, and the payload. The first word of the description, the stamp, is written last and
 cleared first: wherever a SIGKILL comes, a slot that is not whole has none. A digest covers description, table and sums.
+While the launcher on another node copies a slot, ours holds it: the worker writes the other one meanwhile.
 
 All memory is reserved before it is mapped: a later store cannot fail. The writer holds a POSIX lock, which ends with its process and which
 no forked child shares. Needs no torch: the agent and the launcher read the header, too.
@@ -17,6 +18,8 @@ import mmap
 import os
 import stat
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -38,6 +41,8 @@ SPARE = 0.05
 """This share of the memory that is free stays free: what training needs comes first."""
 _HEADER = struct.Struct("<8s5q")
 """magic, version, bytes of a slot, pid, start time of the process, length of the worker's name"""
+_HOLD, _HOLD_AT = struct.Struct("<3q"), 64
+"""Of the slot that is held: its number + 1 (0: none), sequence, until when (ns of CLOCK_MONOTONIC). Written by the launcher alone."""
 _WORKER = 128
 _DESCRIPTION = struct.Struct("<7q32s")
 """stamp (step + 1; 0: not whole), sequence, step, bytes of the table, of the sums, of the payload, offset of the payload; digest"""
@@ -159,18 +164,13 @@ class MemorySegment:
 
     def read(self, slot: int) -> SlotContent:
         """What a slot holds. Raises TornCopy if that is not whole; the payload is still to be checked against the sums."""
-        at = PAGE + slot * self.slot_bytes
-        stamp, sequence, step, table, sums, payload, payload_at, digest = _DESCRIPTION.unpack_from(self.memory, at)
-        if not stamp:
-            raise TornCopy("nothing whole is there: it was not filled yet, or its worker ended while it was")
-        sizes = (table, sums, payload, payload_at)
-        if min(sizes) < 0 or PAGE + table + sums > payload_at or payload_at + rows_of(payload) * ROW > self.slot_bytes or sums != 8 * rows_of(payload):
-            raise TornCopy("its description was changed since it was written")
-        start = at + PAGE
-        content = bytes(self.memory[start : start + table]), bytes(self.memory[start + table : start + table + sums])
-        if digest != _digest((stamp, sequence, step, *sizes), *content) or stamp != step + 1:
-            raise TornCopy("its description or its table was changed since it was written (digest)")
-        return SlotContent(slot, step, sequence, *content, at + payload_at, payload)
+        return read_slot(lambda count, at: bytes(self.memory[at : at + count]), self.slot_bytes, slot)
+
+    def is_held(self, slot: int) -> bool:
+        """The launcher has it copied to another node at this moment: what is there is to stay."""
+        held, sequence, until = _HOLD.unpack_from(self.memory, _HOLD_AT)
+        stamp, there = struct.unpack_from("<2q", self.memory, PAGE + slot * self.slot_bytes)
+        return bool(held == slot + 1 and stamp > 0 and sequence == there and time.monotonic_ns() < until)
 
     def clear(self, slot: int) -> None:
         """Nothing whole is there from now on. Called before the first byte is changed."""
@@ -206,6 +206,79 @@ class MemorySegment:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def read_slot(read: Callable[[int, int], bytes], size: int, slot: int) -> SlotContent:
+    """What a slot of `size` bytes holds; `read` gives (count, offset) of the file. Raises TornCopy as `MemorySegment.read`."""
+    at = PAGE + slot * size
+    stamp, sequence, step, table, sums, payload, payload_at, digest = _DESCRIPTION.unpack(read(_DESCRIPTION.size, at))
+    if not stamp:
+        raise TornCopy("nothing whole is there: it was not filled yet, or its worker ended while it was")
+    sizes = (table, sums, payload, payload_at)
+    if min(sizes) < 0 or PAGE + table + sums > payload_at or payload_at + rows_of(payload) * ROW > size or sums != 8 * rows_of(payload):
+        raise TornCopy("its description was changed since it was written")
+    content = read(table, at + PAGE), read(sums, at + PAGE + table)
+    if digest != _digest((stamp, sequence, step, *sizes), *content) or stamp != step + 1:
+        raise TornCopy("its description or its table was changed since it was written (digest)")
+    return SlotContent(slot, step, sequence, *content, at + payload_at, payload)
+
+
+class SlotStamp(NamedTuple):
+    """What a slot says it holds, unverified; quick to read."""
+
+    step: int
+    sequence: int
+
+
+class SegmentFile:
+    """A segment of which another process is the writer, read without a mapping: nothing that is done to the file can end this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError: it is gone, another user's, or no segment of this version."""
+        self.path = path
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.content = os.fdopen(file, "rb", buffering=0)
+        try:
+            _refuse_foreign(file, path)
+            head = os.pread(file, _HEADER.size, 0)
+            magic, version, size, *_ = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0, 0)
+            if magic != MAGIC or version != VERSION or size < PAGE or os.fstat(file).st_size < PAGE + SLOTS * size:
+                raise OSError(errno.EINVAL, "it is no segment of this version of Eagle Eye", os.fspath(path))
+        except OSError:
+            self.content.close()
+            raise
+        self.slot_bytes = int(size)
+
+    def is_current(self) -> bool:
+        """Its name still leads to it."""
+        try:
+            return os.path.samestat(self.path.lstat(), os.fstat(self.content.fileno()))
+        except OSError:
+            return False
+
+    def stamp(self, slot: int) -> SlotStamp | None:
+        """None: nothing whole is there."""
+        stamp, sequence, step = struct.unpack("<3q", os.pread(self.content.fileno(), 24, PAGE + slot * self.slot_bytes))
+        return SlotStamp(step, sequence) if stamp > 0 else None
+
+    def read(self, slot: int) -> SlotContent:
+        """As `MemorySegment.read`. Raises TornCopy."""
+        try:
+            return read_slot(lambda count, at: os.pread(self.content.fileno(), count, at), self.slot_bytes, slot)
+        except struct.error as error:
+            raise TornCopy("it is cut short") from error
+
+    def hold(self, slot: int, sequence: int, seconds: float) -> None:
+        """Its worker leaves this copy as it is for so long; 0: no longer. Held is one slot, the last one that was asked for."""
+        os.pwrite(self.content.fileno(), _HOLD.pack(slot + 1, sequence, time.monotonic_ns() + int(seconds * 1e9)), _HOLD_AT)
+
+    def close(self) -> None:
+        self.content.close()
+
+
+def fetched_beside(path: Path) -> Path:
+    """Where the launcher puts what another node has kept for this worker while the worker's own segment is there."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-fetched{SUFFIX}")
 
 
 def segment_of(path: Path) -> Segment:

@@ -90,6 +90,11 @@ class Workers:
         self.zygote: ZygoteLink | None = None
 
     @property
+    def segments(self) -> tuple[Path, str] | None:
+        """Folder and beginning of the names of this node's segments; None where there is no shared memory."""
+        return None if self._ring_dir == self._settings.run_dir else (self._ring_dir, self._rings)
+
+    @property
     def all(self) -> tuple[Worker, ...]:
         """The workers of the present epoch."""
         return tuple(worker for worker in self._by_pid.values() if not worker.replaced)
@@ -198,7 +203,7 @@ class Workers:
         secret = secrets.token_hex(16)
         paths = WorkerPaths(
             inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints),
-            memory=self._memory_of(place.local_rank), elastic=str(settings.elastic_socket),
+            memory=str(self.memory_path(place.local_rank)) if self.segments else "", elastic=str(settings.elastic_socket),
         )  # fmt: skip
         environment = worker_environment(self._environment, layout, place, store, paths, secret, max_restarts)
         if joining:
@@ -469,9 +474,9 @@ class Workers:
     def _ring_of(self, slot: int, epoch: int) -> Path:
         return self._ring_dir / f"{self._rings}{slot}-{epoch}.ring"
 
-    def _memory_of(self, slot: int) -> str:
-        """Of all the worker's processes: a successor finds what its predecessor has saved there."""
-        return "" if self._ring_dir == self._settings.run_dir else str(self._ring_dir / f"{self._rings}{slot}{SUFFIX}")
+    def memory_path(self, slot: int) -> Path:
+        """The segment of all the worker's processes: a successor finds what its predecessor has saved there."""
+        return self._ring_dir / f"{self._rings}{slot}{SUFFIX}"
 
     def _socket_of(self, slot: int, epoch: int) -> Path:
         return self._settings.run_dir / f"{self._settings.run}-{slot}-{epoch}.sock"
@@ -485,7 +490,7 @@ class Workers:
     def _sweep(self, keep_from: int | None) -> None:
         """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read. None: all, and checkpoints in memory."""
         for folder, prefix in ((self._ring_dir, self._rings), (self._settings.run_dir, f"{self._settings.run}-")):
-            ours = re.compile(rf"{re.escape(prefix)}\d+(-(\d+)\.(ring|sock)|{re.escape(SUFFIX)})")  # run `7-1` beside run `7` keeps its own
+            ours = re.compile(rf"{re.escape(prefix)}(?:\d+(-(\d+)\.(ring|sock)|(?:-fetched)?{re.escape(SUFFIX)})|backup-\d+of\d+{re.escape(SUFFIX)})")  # run `7-1` beside run `7` keeps its own
             try:
                 for path in folder.glob("*.*"):
                     named = ours.match(path.name)

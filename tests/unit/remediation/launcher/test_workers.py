@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from eagle_eye.training.checkpoint.memory_segment import fetched_beside
 from eagle_eye.types import Layout, RankPlacement
 from fakes.no_descriptors import no_descriptors
 from fakes.paper_settings import settings
@@ -35,14 +36,15 @@ def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_
 
 def test_checkpoints_in_memory_outlive_the_epochs_and_go_with_the_job(tmp_path: Path) -> None:
     workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
-    memory = Path(workers._memory_of(0))
+    memory = workers.memory_path(0)
     ring, reserved = workers._ring_of(0, 1), memory.with_name(f"{memory.name}.77.new")
-    for path in (memory, ring, reserved):
+    backup, fetched = memory.with_name(memory.name.replace("-0.memory", "-backup-3of8.memory")), fetched_beside(memory)
+    for path in (memory, ring, reserved, backup, fetched):
         path.touch()
     workers._sweep(2)
-    assert (memory.exists(), reserved.exists(), ring.exists()) == (True, True, False)
+    assert (memory.exists(), reserved.exists(), backup.exists(), ring.exists()) == (True, True, True, False)
     workers.close()
-    assert (memory.exists(), reserved.exists()) == (False, False)
+    assert [path for path in (memory, reserved, backup, fetched) if path.exists()] == []
 
 
 def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from eagle_eye.training import messages
 from eagle_eye.training.checkpoint import memory_checkpoints, memory_segment, state_copy
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.memory_layout import StateLayout, all_finite
-from eagle_eye.training.checkpoint.memory_segment import MemorySegment, TornCopy
+from eagle_eye.training.checkpoint.memory_segment import MemorySegment, SegmentFile, TornCopy
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
 
 
@@ -269,11 +269,11 @@ def test_another_rank_s_copy_is_loaded_only_where_all_hold_the_same(path: Path, 
         other.memory.close()
 
 
-@pytest.mark.parametrize(("theirs", "loaded"), [([[2, 1], [1]], 2), ([[1, -1], [1]], 1), ([[2, 1], [0], [1, -1], [1]], 1), ([[-1, -1]], None)])
+@pytest.mark.parametrize(("theirs", "loaded"), [([[2, 1], [1]], 2), ([[1, -1], [1]], 1), ([[2, 1], [0], [1, -1], [1]], 1), ([[-1, -1], [0], [-1, -1], [1]], None)])
 def test_all_ranks_load_the_newest_step_that_each_holds_whole(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, theirs: list[list[int]], loaded: int | None
 ) -> None:
-    """`theirs`: what the other rank says: its steps, then whether the one that was agreed upon is whole there."""
+    """`theirs`: what the other rank says: its steps, then whether the one that was agreed upon is whole there, or else whether it has asked other nodes."""
     trainer.saved(1)
     trainer.saved(2)
 
@@ -302,6 +302,19 @@ def test_a_state_that_has_grown_is_left_out_once_and_the_older_copy_stays(traine
     found = trainer.memory.load(grown)
     assert found is not None
     assert (found.step, trainer.memory.left_out, sorted(each.name for each in path.parent.iterdir())) == (3, 1, [path.name, "elsewhere"])
+
+
+def test_a_copy_that_is_being_fetched_is_not_written_over(trainer: Trainer, path: Path) -> None:
+    trainer.saved(1)
+    trainer.saved(2)
+    file = SegmentFile(path)
+    file.hold(0, 1, 60.0)
+    trainer.saved(3)
+    assert [file.stamp(slot).step for slot in (0, 1)] == [1, 3]
+    file.hold(0, 1, 0.0)
+    trainer.saved(4)
+    assert [file.stamp(slot).step for slot in (0, 1)] == [4, 3]
+    file.close()
 
 
 def test_a_template_of_another_shape_gets_nothing(trainer: Trainer) -> None:

@@ -1,0 +1,74 @@
+"""What another node has kept for this worker: its launcher fetches it into a segment here, once, when nothing in the own memory can be used."""
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+from eagle_eye.errors import WireError
+from eagle_eye.training import messages
+
+from .memory_layout import Shard
+from .memory_segment import MemorySegment, fetched_beside
+
+ASK_S = 0.05
+"""How often the launcher is asked whether it is done."""
+ANSWER_S = 30.0
+"""A launcher that does not answer for so long is not asked again: its machine may be busy, since all workers have just begun."""
+_log = logging.getLogger("eagle_eye.checkpoint")
+
+
+class NeighbourCopies:
+    """Of one load. Without a launcher there are none."""
+
+    def __init__(self, path: Path | None, shard: Shard, at_most: int) -> None:
+        self._path, self._shard, self._at_most = path, shard, at_most
+        self._segment: MemorySegment | None = None
+        self.was_asked = False
+        self.source = ""
+        """Node that had them."""
+        self.why = ""
+        """What could not be used there, or why there is nothing."""
+
+    def fetch(self) -> MemorySegment | None:
+        """Wait until they are here. None if there is nothing, or this was called before. Does not raise."""
+        launcher = os.environ.get("EAGLE_EYE_SOCKET", "")
+        if self.was_asked or self._path is None or not launcher:
+            self.was_asked = True
+            return None
+        self.was_asked = True
+        asked = messages.encode(
+            "fetch_memory_checkpoint", worker=os.environ.get("EAGLE_EYE_WORKER", ""), pid=os.getpid(), epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
+            rank=self._shard.rank, world=self._shard.world, at_most=self._at_most,
+        )  # fmt: skip
+        try:
+            while (answer := messages.answer_of(messages.ask(launcher, asked, ANSWER_S)))["state"] == "busy":
+                threading.Event().wait(ASK_S)
+            self.source, self.why = str(answer["source"]), str(answer["why"])
+            if answer["state"] == "done":
+                self._segment = MemorySegment.open(fetched_beside(self._path))
+        except (OSError, WireError, KeyError, ValueError) as error:
+            self.why = f"the launcher could not be asked for copies on other nodes: {error}"
+            _log.warning("%s", self.why)
+        return self._segment
+
+    def tell(self, step: int, tier: str, why: str) -> None:
+        """The launcher, for the job's events. `step` -1: none could be used."""
+        launcher = os.environ.get("EAGLE_EYE_SOCKET", "")
+        if not launcher:
+            return
+        words = messages.encode(
+            "memory_checkpoint_loaded", worker=os.environ.get("EAGLE_EYE_WORKER", ""), pid=os.getpid(), epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
+            step=step, tier=tier, source=self.source if tier == "neighbour" else "", why=why,
+        )  # fmt: skip
+        try:
+            messages.send(launcher, words)
+        except OSError as error:
+            _log.debug("the launcher was not told what was loaded: %s", error)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._segment is not None:
+            self._segment.path.unlink(missing_ok=True)
+            self._segment.close()
+            self._segment = None

@@ -1,0 +1,1 @@
+"""Checkpoints in the memory of another node: who keeps whose, how they get there, and how they come back."""

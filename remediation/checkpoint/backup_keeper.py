@@ -1,0 +1,196 @@
+"""Keeps the copies of the predecessor on this node: fetches what is due there into segments here, the two newest steps of each worker.
+
+A thread of the launcher with sockets that block, so that nothing of it holds up the launcher. What cannot be kept is told once and tried again.
+"""
+
+import contextlib
+import errno
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.training.checkpoint.memory_segment import (
+    PAGE,
+    SLOTS,
+    MemorySegment,
+    TornCopy,
+    free_memory,
+    slot_bytes,
+)
+from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
+from eagle_eye.training.storage_failure import StorageFailure, storage_failure
+
+from .copy_client import CopyChanged, CopyClient, CopyGone, Description
+from .copy_files import CopyFiles, CopyName
+from .copy_states import evictable
+from .copy_wire import CopyConnection, Source
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often it is looked whether there is a predecessor."""
+BUSY_S = 0.5
+"""Pause where something is due that is not to be tried yet."""
+
+
+class BackupFailure(NamedTuple):
+    """What the job is told of a copy that is not on a second node."""
+
+    file: str
+    step: int
+    failure: StorageFailure
+    needed_bytes: int
+    retry_s: float
+
+
+class BackupKeeper:
+    """Runs in its own thread until `stop` is set."""
+
+    def __init__(
+        self, files: CopyFiles, owner: str, find: Callable[[bool], Source | None], tell: Callable[[BackupFailure], None],
+        stored: Callable[[int], int], credentials: Credentials | None, limit_bytes: int, stop: threading.Event,
+    ) -> None:  # fmt: skip
+        """`owner`: run/node, for the headers of segments. `find`: where the predecessor serves its copies, asked `anew` or as it
+        is known; None: there is none. `stored` takes the step that the predecessor knows to be in storage, and gives the newest that is known here."""
+        self._files, self._owner, self._find, self._tell, self._stored = files, owner, find, tell, stored
+        self._credentials, self._limit, self._stop = credentials, limit_bytes, stop
+        self._segments: dict[Path, MemorySegment] = {}
+        self._failures: dict[str, int] = {}
+        self._retry_at: dict[str, float] = {}
+        self._connection: CopyConnection | None = None
+
+    def interrupt(self) -> None:
+        """From another thread, once `stop` is set: do not wait for an answer."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        """Until it is stopped."""
+        try:
+            self._keep_predecessors()
+        finally:
+            self.close()
+
+    def _keep_predecessors(self) -> None:
+        failures = 0
+        while not self._stop.wait(LOOK_S * 2 ** min(failures, 5)):
+            try:
+                source = self._find(failures > 0)
+                if source is not None:
+                    self._follow(source)
+                failures = 0
+            except (OSError, EagleEyeError) as error:
+                failures += 1
+                log.debug("the predecessor's copies cannot be asked for: %s", error)
+            except Exception:  # boundary: training and launcher go on without it
+                failures += 1
+                log.exception("keeping another node's copies failed; it begins again")
+
+    def _follow(self, source: Source) -> None:
+        """Until it is not the predecessor any more. Raises OSError."""
+        client = CopyClient(source, self._credentials)
+        with client.connected() as connection:
+            self._connection = connection
+            while not self._stop.is_set() and self._find(False) == source:
+                answer = connection.ask({"kind": "due"})
+                stored = self._stored(int(answer.get("stored", -1)))
+                names = msgspec.convert(answer.get("copies"), list[CopyName])
+                wanted = frozenset(self._files.backup_path(name.rank, name.world).name for name in names)
+                done = [self._keep(client, connection, name, wanted, stored) for name in names]
+                if names and not any(done):
+                    self._stop.wait(BUSY_S)
+
+    def _keep(self, client: CopyClient, connection: CopyConnection, name: CopyName, wanted: frozenset[str], stored: int) -> bool:
+        if time.monotonic() < self._retry_at.get(name.file, 0.0):
+            return False
+        path, broken = self._files.backup_path(name.rank, name.world), ""
+        needed = 0
+        try:
+            description = client.describe(connection, name)
+            needed = PAGE + SLOTS * slot_bytes(len(description.table), description.payload)
+            segment = self._segment(path, description, wanted, stored)
+            _fill(client, name, description, segment)
+        except CopyGone as error:
+            log.debug("%s: %s", name.file, error)
+            return False
+        except CopyChanged as error:
+            broken = str(error)
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            self._failed(name, path, error, needed)
+            return False
+        self._failures.pop(name.file, None)
+        connection.ask({"kind": "settled", "file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken})
+        return True
+
+    def _segment(self, path: Path, description: Description, wanted: frozenset[str], stored: int) -> MemorySegment:
+        """The one with room for it, made anew if need be. Raises OSError."""
+        table, payload = len(description.table), description.payload
+        segment = self._segments.get(path)
+        if segment is None:
+            try:
+                segment = MemorySegment.open(path)
+            except OSError as error:
+                if error.errno not in {errno.ENOENT, errno.EINVAL}:
+                    raise
+        if segment is not None and segment.is_visible() and segment.has_room(table, payload):
+            self._segments[path] = segment
+            return segment
+        size = slot_bytes(table, payload)
+        gone = evictable(self._files.backups(), wanted | {path.name}, stored, PAGE + SLOTS * size, self._limit)
+        if gone is None:
+            raise OSError(errno.ENOMEM, f"this node keeps copies of others in {self._limit} bytes at the most (checkpoints.backup_share)", str(path))
+        for file in gone:
+            log.info("%s is removed: its node is another one's now, and storage has its steps", file)
+            path.with_name(file).unlink(missing_ok=True)
+        made = MemorySegment.create(path, size, f"{self._owner}/{path.stem.rpartition('-')[2]}")
+        before = self._segments.pop(path, None) or segment
+        if before is not None:
+            before.close()
+        self._segments[path] = made
+        return made
+
+    def _failed(self, name: CopyName, path: Path, error: OSError, needed: int) -> None:
+        count = self._failures[name.file] = self._failures.get(name.file, 0) + 1
+        delay = min(LONGEST_S, FIRST_S * 2 ** min(count - 1, 16))
+        self._retry_at[name.file] = time.monotonic() + delay
+        if count > 1:
+            return
+        failure = storage_failure(error, path)
+        if error.errno == errno.ENOMEM:
+            failure = StorageFailure(failure.path, failure.errno, failure.reason, free_memory())
+        self._tell(BackupFailure(name.file, name.step, failure, needed, delay))
+
+    def close(self) -> None:
+        """Let go of the memory; the files stay."""
+        for segment in self._segments.values():
+            segment.close()
+        self._segments.clear()
+
+
+def _fill(client: CopyClient, name: CopyName, description: Description, segment: MemorySegment) -> None:
+    """Over the slot that is worth least; what is newer than this step is of a training that was rolled back."""
+    held: dict[int, tuple[int, int]] = {}
+    for slot in range(SLOTS):
+        try:
+            content = segment.read(slot)
+            held[slot] = (content.sequence, content.step)
+        except TornCopy:
+            continue
+    abandoned = {slot for slot, (_, step) in held.items() if step > name.step}
+    target = min(range(SLOTS), key=lambda slot: (slot in held, slot not in abandoned, held.get(slot, (0, 0))[0]))
+    sequence = 1 + max((number for number, _ in held.values()), default=0)
+    client.fetch(name, description, segment, target, sequence)
+    for slot in abandoned - {target}:
+        segment.clear(slot)

@@ -1,0 +1,301 @@
+"""The launcher's part of checkpoints in memory: knows those of its workers, has them kept on the next node, keeps those of the one before.
+
+Two threads, that which watches this node's segments and that which keeps the predecessor's copies, and one for each connection to the server: all
+of them wait in system calls, so that nothing of it holds up the launcher. What is known is read from the segments, so that it outlives both.
+"""
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.errors import EagleEyeError, TemporaryError
+from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
+from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
+from eagle_eye.types import Layout
+
+from .backup_keeper import BackupFailure, BackupKeeper
+from .backup_ring import neighbour_of, predecessor_of, search_order
+from .copy_files import CopyFiles, CopyName
+from .copy_search import CopySearch, Found, Wanted
+from .copy_server import CopyServer
+from .copy_states import (
+    Copies,
+    CopyState,
+    Place,
+    due,
+    neighbour_changed,
+    newest_safe_step,
+    observe,
+    settled,
+    stored,
+)
+from .copy_wire import Source
+
+log = logging.getLogger(__name__)
+
+POLL_S, IDLE_S = 0.02, 0.5
+"""How often the segments of this node's workers are looked at, and where there are none."""
+HOLD_S = 15.0
+"""A copy that is due, or read, stays for so long: a launcher that was killed holds none for longer."""
+ASKED_S = 5.0
+"""Nothing is held for a neighbour that has not asked for so long."""
+LATE_S = 30.0
+"""A copy that is due for so long, and that nobody fetches, is told."""
+FIND_S = 15.0
+"""How long another launcher may take to say where it serves its copies."""
+END_S = 2.0
+"""How long a thread may take to end."""
+HELD_AGAIN_S = 1.0
+TOLD = ("step", "worker", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
+"""Attributes of checkpoint.backup_failed."""
+
+Ask = Callable[[str], Awaitable[Mapping[str, Any]]]
+"""Address of a launcher → its answer to the request `copies`; raises EagleEyeError."""
+Tell = Callable[[str, Mapping[str, str]], object]
+"""(message, attributes) of checkpoint.backup_failed; called in the launcher's loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Of one launcher."""
+
+    node: str
+    run: str
+    host: str
+    folder: Path
+    prefix: str
+    """Of the names of this node's segments."""
+    workers: int
+    every: int = 1
+    """Steps that are multiples of this are sent."""
+    limit_bytes: int = 0
+    """Of copies that are kept for others; 0: none is kept, and none is sent."""
+
+
+class CheckpointCache:
+    """`start` and `close` in the launcher's loop."""
+
+    def __init__(self, settings: CacheSettings, layout: Callable[[], Layout | None], ask: Ask, tell: Tell, credentials: Credentials | None) -> None:
+        self._settings, self._layout, self._ask, self._tell, self._credentials = settings, layout, ask, tell, credentials
+        self._key = secrets.token_bytes(32)
+        self._server: CopyServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        """Guards what follows."""
+        self._copies: Copies = {}
+        self._due: tuple[CopyName, ...] = ()
+        self._due_since: float | None = None
+        self._told_late = False
+        self._kept_by: tuple[str, int] = ("", 0)
+        self._asked_at = float("-inf")
+        self._stored_step = -1
+        self._sources: dict[str, Source] = {}
+        self._search = CopySearch(self._found_source, credentials)
+        self._threads: list[threading.Thread] = []
+        self._interrupt: Callable[[], None] = lambda: None
+        self._held_at: dict[Place, float] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. A system that refuses a socket or a thread is told, and the job goes on without copies on other nodes."""
+        self._loop = asyncio.get_running_loop()
+        if not self._settings.limit_bytes:
+            return
+        try:
+            self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials)
+            keeper = BackupKeeper(
+                self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self._in_storage,
+                self._credentials, self._settings.limit_bytes, self._stop,
+            )  # fmt: skip
+            self._interrupt = keeper.interrupt
+            for work in (self._watch, keeper.run):
+                thread = threading.Thread(target=work, name="eagle-eye-checkpoint-cache", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except (OSError, RuntimeError) as error:
+            log.warning("checkpoints in memory are not copied to another node: %s", error)
+
+    async def close(self) -> None:
+        """End the threads; the segments stay for whoever removes them."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._interrupt()
+        await self._search.close()
+        if self._server is not None:
+            self._server.close()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, END_S)
+
+    # --- for the job's other launchers, and the workers ----------------------------------------------------------
+
+    def place(self) -> dict[str, Any]:
+        """The answer to `copies`: where this node serves its own. Raises TemporaryError where it does not."""
+        if self._server is None:
+            raise TemporaryError("this launcher serves no copies of checkpoints")
+        return {"host": self._server.source.host, "port": self._server.source.port, "key": self._key.hex()}
+
+    def fetch(self, pid: int, wanted: Wanted) -> Found:
+        """What other nodes have for a worker of ours: begin to fetch it, or tell how that stands."""
+        layout = self._layout()
+        if layout is None or self._server is None or layout.epoch <= 1:
+            return Found(state="none", why="nothing was copied to another node before")
+        return self._search.ask(pid, wanted, (self._settings.node, *search_order(self._settings.node, layout.nodes)))
+
+    def stored(self, step: int) -> None:
+        """A checkpoint of that step is in storage."""
+        self._in_storage(step)
+
+    # --- the copies of this node -----------------------------------------------------------------------------------
+
+    def _files(self) -> CopyFiles:
+        return CopyFiles(self._settings.folder, self._settings.prefix, self._settings.workers)
+
+    def _watch(self) -> None:
+        files = self._files()
+        while not self._stop.wait(POLL_S if self._copies else IDLE_S):
+            try:
+                self._look(files)
+            except Exception:  # boundary: nobody else would look at them
+                log.exception("looking at the checkpoints in memory failed; it is done again")
+                self._stop.wait(LATE_S)
+        files.close()
+
+    def _look(self, files: CopyFiles) -> None:
+        seen = files.seen()
+        layout = self._layout()
+        now = time.monotonic()
+        with self._changed:
+            kept_by = (neighbour_of(self._settings.node, layout.nodes), layout.epoch) if layout is not None else ("", 0)
+            if kept_by != self._kept_by:
+                self._kept_by, self._copies, self._due_since, self._told_late = kept_by, neighbour_changed(self._copies), None, False
+            self._copies = stored(observe(self._copies, seen), self._stored_step)
+            wanted = due(self._copies, self._settings.every) if kept_by[0] else {}
+            asked = now - self._asked_at < ASKED_S
+            names = tuple(name for place, copy in wanted.items() if (name := self._name(files, place, copy.sequence, asked)) is not None)
+            if names != self._due:
+                self._due = names
+                self._changed.notify_all()
+        self._tell_late(bool(wanted), now)
+
+    def _name(self, files: CopyFiles, place: Place, sequence: int, asked: bool) -> CopyName | None:
+        """The due copy, held where somebody is there to fetch it. One that does not fit its digest is broken."""
+        segment = files.segment(place.file)
+        if segment is None or not asked:
+            return None
+        if not any((name.file, name.slot, name.sequence) == (*place, sequence) for name in self._due):
+            segment.hold(place.slot, sequence, HOLD_S)
+        name = files.name_of(place)
+        stamp = segment.stamp(place.slot)
+        if stamp is None or stamp.sequence != sequence:
+            return None  # it was written anew before it was held
+        if name is None:
+            self._copies = settled(self._copies, place, sequence, broken=True)
+            segment.hold(place.slot, sequence, 0.0)
+            if why := files.objections.get(place):
+                self._report(place.file, stamp.step, f"the copy in slot {place.slot} is broken: {why}")
+        return name
+
+    def _tell_late(self, waits: bool, now: float) -> None:
+        if not waits:
+            self._due_since = None
+        elif self._due_since is None:
+            self._due_since = now
+        elif now - max(self._due_since, self._asked_at) > LATE_S and not self._told_late:
+            self._told_late = True
+            self._report("", -1, f"the launcher on {self._kept_by[0]} has not asked for it for {LATE_S:g} s")
+
+    # --- the server's questions, in its threads ----------------------------------------------------------------------
+
+    def _due_names(self, wait_s: float) -> tuple[Sequence[CopyName], int]:
+        with self._changed:
+            self._asked_at = time.monotonic()
+            self._changed.wait_for(lambda: bool(self._due) or self._stop.is_set(), wait_s)
+            self._asked_at = time.monotonic()
+            return self._due, self._stored_step
+
+    def _settled(self, place: Place, sequence: int, broken: bool, why: str) -> None:
+        with self._changed:
+            copy = self._copies.get(place)
+            self._copies = settled(self._copies, place, sequence, broken=broken)
+            self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
+            self._due_since, self._told_late = None, False
+        files = self._files()
+        if copy is not None and (segment := files.segment(place.file)) is not None:
+            segment.hold(place.slot, sequence, 0.0)
+        files.close()
+        if broken and copy is not None:
+            self._report(place.file, copy.step, f"the copy in slot {place.slot} is broken: {why}")
+
+    def _reading(self, place: Place) -> None:
+        """It is being fetched: it stays."""
+        now = time.monotonic()
+        if now - self._held_at.get(place, 0.0) < HELD_AGAIN_S:
+            return
+        self._held_at[place] = now
+        with self._changed:
+            copy = self._copies.get(place)
+        if copy is not None and copy.state is CopyState.CACHED:
+            files = self._files()
+            if (segment := files.segment(place.file)) is not None:
+                segment.hold(place.slot, copy.sequence, HOLD_S)
+            files.close()
+
+    def _in_storage(self, step: int) -> int:
+        """Without a lock: the launcher's loop calls it, too."""
+        self._stored_step = max(self._stored_step, step)
+        return self._stored_step
+
+    # --- the neighbours -----------------------------------------------------------------------------------------------
+
+    def _predecessor(self, anew: bool) -> Source | None:
+        """In the keeper's thread. Raises EagleEyeError, TimeoutError."""
+        layout = self._layout()
+        node = predecessor_of(self._settings.node, layout.nodes) if layout is not None else ""
+        if not node or self._loop is None or self._loop.is_closed():
+            return None
+        return asyncio.run_coroutine_threadsafe(self._source_of(node, anew=anew), self._loop).result(2 * FIND_S)
+
+    async def _found_source(self, node: str) -> Source | None:
+        """None where it does not answer."""
+        try:
+            return await self._source_of(node, anew=True)
+        except (EagleEyeError, TimeoutError, KeyError, ValueError) as error:
+            log.warning("the launcher on %s cannot be asked for copies: %s", node, error)
+            return None
+
+    async def _source_of(self, node: str, *, anew: bool) -> Source | None:
+        """Where a node of the job serves its copies; asked once for each address of its launcher, unless `anew`."""
+        layout = self._layout()
+        address = layout.launchers.get(node, "") if layout is not None else ""
+        if node == self._settings.node:
+            return self._server.source if self._server is not None else None
+        if not address:
+            return None
+        if anew or address not in self._sources:
+            async with asyncio.timeout(FIND_S):
+                answer = await self._ask(address)
+            self._sources[address] = Source(address.rpartition(":")[0].strip("[]"), int(answer["port"]), bytes.fromhex(str(answer["key"])))
+        return self._sources[address]
+
+    def _failed_to_keep(self, failure: BackupFailure) -> None:
+        self._report(failure.file, failure.step, failure.failure.reason, failure.failure, failure.needed_bytes, failure.retry_s)
+
+    def _report(self, file: str, step: int, reason: str, failure: StorageFailure | None = None, needed: int = 0, retry_s: float = FIRST_S) -> None:
+        failure = failure or StorageFailure(str(self._settings.folder / file) if file else "", "", reason, UNKNOWN)
+        safe = newest_safe_step(self._copies)
+        values = (step, file, failure.path, failure.errno, reason, failure.free_bytes, needed, safe, min(retry_s, LONGEST_S))
+        attributes = {name: str(value) for name, value in zip(TOLD, values, strict=True)}
+        text = f"the checkpoint in memory of step {step} ({file or self._settings.node}) is on no second node: {reason}; training goes on, and it is tried again"
+        log.warning("%s", text)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell, text, attributes)

@@ -1,0 +1,169 @@
+"""The copies that lie on this node: those of its own workers, and those that it keeps for others. Read from the files, so a new launcher knows them, too."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from eagle_eye.training.checkpoint.memory_segment import (
+    ROW,
+    SLOTS,
+    SUFFIX,
+    SegmentFile,
+    SlotContent,
+    TornCopy,
+)
+
+from .copy_states import Held, Place, Seen
+
+SLAB = 1 << 24
+"""Bytes that are summed by one call."""
+
+
+class CopyName(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy as launchers speak of it. Of a message, so nothing in it is believed before the copy is verified."""
+
+    file: str
+    """Its name on the node that serves it."""
+    slot: int
+    step: int
+    sequence: int
+    rank: int
+    world: int
+    payload: int
+    """Bytes of its tensors."""
+    backup: bool = False
+    """Kept for another node."""
+
+
+class _TableHead(msgspec.Struct, frozen=True):
+    """What of a slot's table says whose copy it is."""
+
+    rank: int
+    world: int
+    finite: bool
+
+
+class CopyFiles:
+    """Segments in one folder whose names begin with `prefix`. For one thread; others have their own."""
+
+    def __init__(self, folder: Path, prefix: str, workers: int) -> None:
+        self._folder, self._prefix, self._workers = folder, prefix, workers
+        self._ours = re.compile(rf"{re.escape(prefix)}(\d+|backup-\d+of\d+){re.escape(SUFFIX)}")
+        self._open: dict[str, SegmentFile] = {}
+        self._names: dict[tuple[str, int, int], CopyName | None] = {}
+        """(file, slot, sequence) → what is there; None: nothing that another node could use."""
+        self._payload_at: dict[Place, int] = {}
+        self.objections: dict[Place, str] = {}
+        """Why a whole copy has no name."""
+
+    def own_path(self, slot: int) -> Path:
+        """The segment of a worker of this node."""
+        return self._folder / f"{self._prefix}{slot}{SUFFIX}"
+
+    def backup_path(self, rank: int, world: int) -> Path:
+        """Where this node keeps the copies of that rank."""
+        return self._folder / f"{self._prefix}backup-{rank}of{world}{SUFFIX}"
+
+    def seen(self) -> list[Seen]:
+        """The slots of this node's workers, as they are now."""
+        found: list[Seen] = []
+        for path in map(self.own_path, range(self._workers)):
+            segment = self.segment(path.name)
+            for slot in range(SLOTS if segment is not None else 0):
+                stamp = segment.stamp(slot) if segment is not None else None
+                found.append(Seen(Place(path.name, slot), *(stamp if stamp is not None else (-1, -1))))
+        return found
+
+    def names(self, rank: int, world: int) -> list[CopyName]:
+        """All copies of that rank that lie here."""
+        paths = [*map(self.own_path, range(self._workers)), self.backup_path(rank, world)]
+        found = (self.name_of(Place(path.name, slot)) for path in paths for slot in range(SLOTS))
+        return [name for name in found if name is not None and (name.rank, name.world) == (rank, world)]
+
+    def backups(self) -> Iterator[Held]:
+        """Files that this node keeps for others."""
+        for path in self._folder.glob(f"{self._prefix}backup-*{SUFFIX}"):
+            segment = self.segment(path.name)
+            if segment is not None:
+                stamps = [stamp.step for slot in range(SLOTS) if (stamp := segment.stamp(slot)) is not None]
+                with contextlib.suppress(OSError):
+                    yield Held(path.name, path.stat().st_size, max(stamps, default=-1))
+
+    def segment(self, file: str) -> SegmentFile | None:
+        """The file of that name as it is now; None if there is none that can be read."""
+        if not self._ours.fullmatch(file):
+            return None
+        before = self._open.get(file)
+        if before is not None and before.is_current():
+            return before
+        if before is not None:
+            before.close()
+            del self._open[file]
+            self._names = {key: name for key, name in self._names.items() if key[0] != file}
+        try:
+            self._open[file] = SegmentFile(self._folder / file)
+        except OSError:
+            return None
+        return self._open[file]
+
+    def name_of(self, place: Place) -> CopyName | None:
+        """The whole copy in a slot, unless its values are not finite."""
+        segment = self.segment(place.file)
+        stamp = segment.stamp(place.slot) if segment is not None else None
+        if segment is None or stamp is None:
+            return None
+        key = (*place, stamp.sequence)
+        if key not in self._names:
+            self._names = {known: name for known, name in self._names.items() if known[:2] != place}
+            self._names[key] = self._read(segment, place)
+        return self._names[key]
+
+    def _read(self, segment: SegmentFile, place: Place) -> CopyName | None:
+        self.objections.pop(place, None)
+        try:
+            content = segment.read(place.slot)
+            head = msgspec.json.decode(content.table, type=_TableHead)
+        except (TornCopy, msgspec.DecodeError) as error:
+            self.objections[place] = str(error)
+            return None
+        if not head.finite:
+            return None
+        self._payload_at[place] = content.payload_at
+        return CopyName(
+            file=place.file, slot=place.slot, step=content.step, sequence=content.sequence, rank=head.rank, world=head.world,
+            payload=content.payload_bytes, backup=place.file.startswith(f"{self._prefix}backup-"),
+        )  # fmt: skip
+
+    def payload_at(self, place: Place) -> int:
+        """Offset within the file of the copy that `name_of` has told last."""
+        return self._payload_at[place]
+
+    def content(self, name: CopyName) -> SlotContent | None:
+        """Description, table and sums of a copy; None if it is not there any more, or was changed."""
+        segment = self.segment(name.file)
+        try:
+            content = segment.read(name.slot) if segment is not None else None
+        except TornCopy:
+            return None
+        return content if content is not None and content.sequence == name.sequence else None
+
+    def close(self) -> None:
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+
+
+def changed_row(rows: memoryview, sums: bytes, first: int) -> int:
+    """The first row of these, which begin with row `first` of a payload, whose sum is not as it was written; -1 if there is none."""
+    given = np.frombuffer(sums, dtype=np.int64)
+    words = np.frombuffer(rows, dtype=np.int64).reshape(-1, ROW // 8)
+    for at in range(0, len(words), SLAB // ROW):
+        piece = words[at : at + SLAB // ROW]
+        wrong = np.flatnonzero(piece.sum(axis=1) != given[first + at : first + at + len(piece)])
+        if len(wrong):
+            return first + at + int(wrong[0])
+    return -1

@@ -1,0 +1,130 @@
+"""Brings back what other nodes have kept for a worker here: once for each worker that asks, into a segment that it opens."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.training.checkpoint.memory_segment import (
+    SLOTS,
+    MemorySegment,
+    fetched_beside,
+    slot_bytes,
+)
+
+from .copy_client import CopyChanged, CopyClient, CopyGone, Description
+from .copy_files import CopyName
+from .copy_wire import Source
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""So many launchers are asked at the same time."""
+Find = Callable[[str], Awaitable[Source | None]]
+"""Node → where it serves its copies; None: it does not answer."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker asks for."""
+
+    rank: int
+    world: int
+    at_most: int = -1
+    """The highest step to take; below 0: any."""
+    path: Path
+    """Of its segment."""
+    worker: str
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer. `state`: busy, done or none."""
+
+    state: str
+    path: str = ""
+    source: str = ""
+    """Node that had it."""
+    why: str = ""
+    """What could not be used, or why there is nothing."""
+
+
+BUSY = Found(state="busy")
+
+
+class CopySearch:
+    """One search for each process of a worker."""
+
+    def __init__(self, find: Find, credentials: Credentials | None) -> None:
+        self._find, self._credentials = find, credentials
+        self._searches: dict[int, asyncio.Task[Found]] = {}
+
+    def ask(self, pid: int, wanted: Wanted, nodes: Sequence[str]) -> Found:
+        """Begin the search of that process, or tell how it stands. `nodes`: in the order in which they are asked."""
+        task = self._searches.get(pid)
+        if task is None:
+            self._searches = {known: search for known, search in self._searches.items() if not search.done()}
+            task = self._searches[pid] = asyncio.create_task(self._search(wanted, nodes))
+        return task.result() if task.done() else BUSY
+
+    async def close(self) -> None:
+        """Wait for nothing any more."""
+        for task in self._searches.values():
+            task.cancel()
+        await asyncio.gather(*self._searches.values(), return_exceptions=True)
+
+    async def _search(self, wanted: Wanted, nodes: Sequence[str]) -> Found:
+        """The likeliest two nodes first (this one and its neighbour), then all others."""
+        reasons: list[str] = []
+        try:
+            for group in (nodes[:2], nodes[2:]):
+                for at in range(0, len(group), AT_ONCE):
+                    sources = await asyncio.gather(*(self._find(node) for node in group[at : at + AT_ONCE]))
+                    named = {node: source for node, source in zip(group[at : at + AT_ONCE], sources, strict=True) if source is not None}
+                    node = await asyncio.to_thread(_bring, wanted, named, self._credentials, reasons)
+                    if node:
+                        path = fetched_beside(wanted.path)
+                        return Found(state="done", path=str(path), source=node, why="; ".join(reasons))
+        except Exception as error:  # boundary: the worker waits for an answer, and loads from storage
+            log.exception("the search for copies of rank %d failed", wanted.rank)
+            reasons.append(f"{type(error).__name__}: {error}")
+        return Found(state="none", why="; ".join(reasons) or "no other node has a copy")
+
+
+def _bring(wanted: Wanted, sources: dict[str, Source], credentials: Credentials | None, reasons: list[str]) -> str:
+    """The two newest steps that one of these nodes has; the node, '' if none has any that is whole."""
+    for node, source in sources.items():
+        try:
+            if _bring_from(wanted, source, credentials, reasons):
+                return node
+        except (OSError, EagleEyeError, CopyGone, CopyChanged, msgspec.ValidationError) as error:
+            reasons.append(f"{node}: {error}")
+            log.warning("copies of rank %d cannot be had from %s: %s", wanted.rank, node, error)
+    return ""
+
+
+def _bring_from(wanted: Wanted, source: Source, credentials: Credentials | None, reasons: list[str]) -> bool:
+    client = CopyClient(source, credentials)
+    with client.connected() as connection:
+        answer = connection.ask({"kind": "list", "rank": wanted.rank, "world": wanted.world})
+        described: dict[int, tuple[CopyName, Description]] = {}
+        for name in sorted(msgspec.convert(answer.get("copies"), list[CopyName]), key=lambda each: each.step, reverse=True):
+            if (wanted.at_most < 0 or name.step <= wanted.at_most) and name.step not in described and len(described) < SLOTS and name.file != wanted.path.name:
+                described[name.step] = name, client.describe(connection, name)
+    if not described:
+        return False
+    size = max(slot_bytes(len(description.table), description.payload) for _, description in described.values())
+    segment = MemorySegment.create(fetched_beside(wanted.path), size, wanted.worker)
+    whole = 0
+    try:
+        for slot, (name, description) in enumerate(described.values()):
+            try:
+                client.fetch(name, description, segment, slot, SLOTS - slot)
+                whole += 1
+            except (CopyGone, CopyChanged) as error:
+                reasons.append(f"the copy of step {name.step} in {name.file} (slot {name.slot}): {error}")
+    finally:
+        segment.close()
+    return whole > 0

@@ -1,0 +1,79 @@
+"""Checkpoints in memory of a node that is lost: two real launchers, and what one has kept for the other."""
+
+import json
+import sys
+from pathlib import Path
+
+from fakes.elastic_processes import TORCH
+from fakes.launchers import LauncherCluster, living, wait_until
+
+SCRIPT = """
+import json, os, time
+from pathlib import Path
+import torch
+import eagle_eye
+
+home = Path(__file__).parent
+rank, epoch = int(os.environ["RANK"]), int(os.environ["EAGLE_EYE_EPOCH"])
+torch.distributed.init_process_group("gloo")
+parameters = [torch.nn.Parameter(torch.zeros(500_000)) for _ in range(3)]
+optimizer = torch.optim.SGD(parameters, lr=1.0)  # its step adds one, and the rank
+memory = eagle_eye.MemoryCheckpoints([optimizer])
+state = lambda: {"model": parameters}
+for index, each in enumerate(parameters):
+    each.data.fill_(100.0 * rank + index)
+found = memory.load(state())
+start = found.step if found else 0
+whole = all(bool((each == 100.0 * rank + index + start).all()) for index, each in enumerate(parameters))
+(home / f"start-{epoch}-{rank}").write_text(json.dumps({"start": start, "whole": whole, "node": os.environ["EAGLE_EYE_NODE"], "skipped": found.skipped if found else []}))
+memory.prepare(state())
+for step in eagle_eye.monitor().steps(range(start, 100_000)):
+    torch.distributed.barrier()
+    for each in parameters:
+        each.grad = -torch.ones_like(each)
+    optimizer.step()
+    if (home / "stop").exists():
+        continue
+    if (step + 1) % 5 == 0:
+        memory.save(state(), step + 1)
+        memory.finish()
+    time.sleep(0.02)
+"""
+
+
+def test_the_shard_of_a_lost_node_comes_from_its_neighbour_bit_for_bit(cluster: LauncherCluster) -> None:
+    (cluster.directory / "train.py").write_text(SCRIPT)
+    given = {"nnodes": (2, 2), "nproc": 1, "command": (sys.executable, "train.py"), "preload": TORCH}
+    cluster.both(**given)
+    shared = Path("/dev/shm")
+    wait_until("a backup on either node", lambda: len(list(shared.glob(f"*{cluster.run}*-backup-*of2.memory"))) == 2)
+    [own] = shared.glob(f"*{cluster.run}-n1-*-0.memory")
+    lost = cluster.launchers[1]
+    lost.kill()
+    lost.wait()
+    own.unlink()  # with the node its memory is gone
+    for path in shared.glob(f"*{cluster.run}-n1-*-backup-*.memory"):
+        path.unlink()
+    cluster.launch(1, **given)
+    found = wait_until("its successor", lambda: next(iter(sorted(cluster.directory.glob("start-[2-9]-1"))), None))
+    words = wait_until("what it has loaded", lambda: _read(found))
+    assert words["node"] == "n1"
+    assert words["whole"]
+    assert words["start"] > 0
+    epoch = found.name.split("-")[1]
+    assert wait_until("the other rank", lambda: _read(cluster.directory / f"start-{epoch}-0"))["start"] == words["start"]
+    told = wait_until("the event", lambda: [event for event in cluster.events("checkpoint.loaded") if event.attributes["tier"] == "neighbour"])
+    assert (told[0].attributes["source"], told[0].attributes["step"]) == ("n0", str(words["start"]))
+    assert not list(shared.glob(f"*{cluster.run}*-fetched.memory")), "what was fetched is given back"
+    for launcher in cluster.launchers.values():
+        launcher.terminate()
+    wait_until("the end", lambda: not living(cluster.run))
+    wait_until("the launchers' end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
+    assert not list(shared.glob(f"*{cluster.run}*.memory")), "all of it goes with the job"
+
+
+def _read(path: Path) -> dict | None:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,147 @@
+"""Two launchers' caches in one process: what one node has goes to the other, and comes back."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle_eye.training.checkpoint.memory_segment import PAGE, SegmentFile, fetched_beside
+from eagle_eye.types import Layout, RankPlacement
+from remediation.checkpoint import backup_keeper, checkpoint_cache
+from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
+from remediation.checkpoint.copy_search import Found, Wanted
+from remediation.checkpoint.copy_states import CopyState
+
+from .test_copies_over_tcp import payload_of, written
+
+NODES = ("n0", "n1")
+LAYOUT = Layout(
+    job="t/j/r", epoch=2, time=1.0, coordinator="n0", launchers={node: f"127.0.0.1:{node[1]}" for node in NODES},
+    placements=tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(NODES)),
+)  # fmt: skip
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.told: list[tuple[str, dict[str, str]]] = []
+        self.layout = LAYOUT
+        self.caches = {node: CheckpointCache(self.settings(folder, node), lambda: self.layout, self.ask, lambda *words: self.told.append(words), None) for node in NODES}
+
+    def settings(self, folder: Path, node: str) -> CacheSettings:
+        return CacheSettings(node=node, run="r", host="127.0.0.1", folder=folder, prefix=f"ee-{node}-", workers=1, limit_bytes=1 << 30)
+
+    async def ask(self, address: str) -> dict[str, Any]:
+        return self.caches[f"n{address[-1]}"].place()
+
+    async def close(self) -> None:
+        for cache in self.caches.values():
+            await cache.close()
+
+
+def run(folder: Path, work: Callable[[Cluster], Awaitable[None]], *started: str) -> None:
+    async def all_of_it() -> None:
+        cluster = Cluster(folder)
+        for node in started:
+            cluster.caches[node].start()
+        try:
+            async with asyncio.timeout(60):
+                await work(cluster)
+        finally:
+            await cluster.close()
+
+    asyncio.run(all_of_it())
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    while not (value := condition()):
+        await asyncio.sleep(0.005)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup_keeper, "LOOK_S", 0.01)
+    monkeypatch.setattr(checkpoint_cache, "IDLE_S", 0.01)
+
+
+def states(cache: CheckpointCache) -> list[CopyState]:
+    return [copy.state for copy in cache._copies.values()]
+
+
+def test_a_copy_goes_to_the_neighbour_and_comes_back_to_a_node_that_has_lost_it(tmp_path: Path) -> None:
+    own = tmp_path / "ee-n1-0.memory"
+
+    async def work(cluster: Cluster) -> None:
+        written(own, {0: 5, 1: 6}, rank=1).close()
+        before = payload_of(own, 6)
+        await until(lambda: states(cluster.caches["n1"]) == [CopyState.OBSOLETE, CopyState.BACKED_UP])
+        cluster.caches["n1"].stored(6)
+        await until(lambda: CopyState.PERSISTENT in states(cluster.caches["n1"]))
+        with closing(SegmentFile(own)) as segment:
+            assert os.pread(segment.content.fileno(), 24, 64)[16:] != bytes(8)
+        own.unlink()
+        wanted = Wanted(rank=1, world=2, path=own, worker="r/n1/0")
+        found: Found = await until(lambda: (answer := cluster.caches["n1"].fetch(7, wanted)).state != "busy" and answer)
+        assert (found.state, found.source, found.path) == ("done", "n0", str(fetched_beside(own)))
+        assert payload_of(fetched_beside(own), 6) == before
+        assert cluster.caches["n1"].fetch(7, wanted) is found, "once for each process"
+        nothing = await until(lambda: (answer := cluster.caches["n1"].fetch(8, Wanted(rank=1, world=3, path=own, worker="r/n1/0"))).state != "busy" and answer)
+        assert nothing.state == "none"
+        assert not cluster.told
+
+    run(tmp_path, work, *NODES)
+
+
+def test_a_new_epoch_sends_what_the_neighbour_may_have_lost(tmp_path: Path) -> None:
+    async def work(cluster: Cluster) -> None:
+        written(tmp_path / "ee-n1-0.memory", {0: 5}, rank=1).close()
+        backup = tmp_path / "ee-n0-backup-1of2.memory"
+        await until(lambda: CopyState.BACKED_UP in states(cluster.caches["n1"]))
+        backup.unlink()
+        cluster.layout = Layout(**{name: getattr(LAYOUT, name) for name in LAYOUT.__struct_fields__} | {"epoch": 3})
+        await until(backup.exists)
+        assert payload_of(backup, 5) == payload_of(tmp_path / "ee-n1-0.memory", 5)
+
+    run(tmp_path, work, *NODES)
+
+
+def test_a_broken_copy_is_told_and_not_sent(tmp_path: Path) -> None:
+    async def work(cluster: Cluster) -> None:
+        own = tmp_path / "ee-n1-0.memory"
+        segment = written(own, {0: 5}, rank=1)
+        segment.memory[2 * PAGE + 3] ^= 1  # of the table
+        segment.close()
+        [(text, attributes)] = await until(lambda: cluster.told)
+        assert "broken" in text
+        assert (attributes["step"], attributes["path"], attributes["safe_step"]) == ("5", str(own), "-1")
+        assert states(cluster.caches["n1"])[0] is CopyState.BROKEN
+
+    run(tmp_path, work, *NODES)
+
+
+def test_a_neighbour_that_does_not_ask_is_told_once_and_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_cache, "LATE_S", 0.05)
+
+    async def work(cluster: Cluster) -> None:
+        segment = written(tmp_path / "ee-n1-0.memory", {0: 5}, rank=1)
+        await until(lambda: cluster.told)
+        await asyncio.sleep(0.1)
+        [(text, attributes)] = cluster.told
+        assert "the launcher on n0 has not asked" in text
+        assert attributes["safe_step"] == "-1"
+        assert not segment.is_held(0)
+        segment.close()
+
+    run(tmp_path, work, "n1")
+
+
+def test_nothing_is_searched_for_before_the_first_epoch_has_ended(tmp_path: Path) -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.layout = Layout(**{name: getattr(LAYOUT, name) for name in LAYOUT.__struct_fields__} | {"epoch": 1})
+        assert cluster.caches["n1"].fetch(7, Wanted(rank=1, world=2, path=tmp_path / "ee-n1-0.memory", worker="r/n1/0")).state == "none"
+
+    run(tmp_path, work, *NODES)

@@ -1,0 +1,88 @@
+"""States of copies, and who keeps whose: values in, values out."""
+
+import pytest
+
+from remediation.checkpoint.backup_ring import neighbour_of, predecessor_of, search_order
+from remediation.checkpoint.copy_states import (
+    CopyState,
+    Held,
+    Place,
+    Seen,
+    due,
+    evictable,
+    neighbour_changed,
+    newest_safe_step,
+    observe,
+    settled,
+    stored,
+)
+
+A, B = Place("0.memory", 0), Place("0.memory", 1)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_each_node_keeps_the_copies_of_one_other_node(count: int) -> None:
+    nodes = [f"n{index}" for index in range(count)]
+    assert sorted(neighbour_of(node, nodes) for node in nodes) == nodes
+    for node in nodes:
+        assert neighbour_of(node, nodes) != node
+        assert predecessor_of(neighbour_of(node, nodes), nodes) == node
+        assert search_order(node, nodes)[0] == neighbour_of(node, nodes)
+        assert sorted((node, *search_order(node, nodes))) == nodes
+
+
+def test_a_node_alone_or_left_out_has_no_neighbour() -> None:
+    assert (neighbour_of("a", ["a"]), predecessor_of("a", ["a"]), neighbour_of("x", ["a", "b"]), predecessor_of("x", ["a", "b"])) == ("", "", "", "")
+
+
+def test_a_copy_from_its_writing_to_storage() -> None:
+    copies = observe({}, [Seen(A, -1, -1), Seen(B, -1, -1)])
+    assert copies[A].state is CopyState.PENDING
+    assert not due(copies, 1)
+    copies = observe(copies, [Seen(A, 7, 1), Seen(B, -1, -1)])
+    assert copies[A].state is CopyState.CACHED
+    assert list(due(copies, 1)) == [A]
+    assert newest_safe_step(copies) == -1
+    copies = settled(copies, A, 1, broken=False)
+    assert (copies[A].state, newest_safe_step(copies), due(copies, 1)) == (CopyState.BACKED_UP, 7, {})
+    assert stored(copies, 6)[A].state is CopyState.BACKED_UP
+    copies = stored(copies, 7)
+    assert copies[A].state is CopyState.PERSISTENT
+    copies = observe(copies, [Seen(A, 7, 1), Seen(B, 8, 2)])
+    assert (copies[A].state, list(due(copies, 1))) == (CopyState.PERSISTENT, [B]), "what is known of a slot that was not written stays"
+    assert observe(copies, [Seen(A, 9, 3), Seen(B, 8, 2)])[A].state is CopyState.CACHED, "written anew"
+
+
+def test_the_newest_copy_is_sent_and_an_older_one_is_obsolete_then() -> None:
+    seen = [Seen(A, 7, 1), Seen(B, 8, 2)]
+    copies = observe({}, seen)
+    assert list(due(copies, 1)) == [B]
+    copies = observe(settled(copies, B, 2, broken=False), seen)
+    assert (copies[A].state, due(copies, 1)) == (CopyState.OBSOLETE, {})
+    assert due(neighbour_changed(copies), 1).keys() == {B}, "the neighbour's memory may be gone: it is sent again"
+
+
+def test_all_nodes_send_the_same_steps() -> None:
+    copies = observe({}, [Seen(A, 20, 4), Seen(B, 21, 5)])
+    assert list(due(copies, 10)) == [A]
+
+
+def test_an_answer_about_a_copy_that_was_overwritten_says_nothing() -> None:
+    copies = observe({}, [Seen(A, 7, 1)])
+    assert settled(copies, A, 2, broken=False) is copies
+    assert settled(copies, B, 1, broken=True) is copies
+
+
+def test_a_broken_copy_is_not_sent_again() -> None:
+    copies = settled(observe({}, [Seen(A, 7, 1)]), A, 1, broken=True)
+    assert (copies[A].state, due(copies, 1)) == (CopyState.BROKEN, {})
+    assert due(neighbour_changed(copies), 1) == {}
+
+
+def test_nothing_is_evicted_that_is_not_safe_elsewhere() -> None:
+    held = [Held("a", 10, 5), Held("b", 10, 9), Held("c", 10, 5)]
+    assert evictable(held, frozenset({"c"}), 9, 10, 100) == ()
+    assert evictable(held, frozenset({"c"}), 9, 10, 30) == ("a",)
+    assert evictable(held, frozenset({"c"}), 9, 20, 30) == ("a", "b")
+    assert evictable(held, frozenset({"c"}), 5, 20, 30) is None, "storage does not have step 9 of b"
+    assert evictable(held, frozenset({"c"}), 9, 30, 30) is None, "c is being filled"
