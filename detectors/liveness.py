@@ -240,12 +240,24 @@ class Liveness:
         self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s}
         for name, (epoch, since) in list(self._missed.items()):
             entity, silent = _entity(name), self._silence(name, frame)
-            if (entity, "node.lost") in self._claims or name not in frame.reporting or frame.time - since > 3 * self.lease_s:
+            if (entity, "node.lost") in self._claims or frame.time - since > 3 * self.lease_s:
                 del self._missed[name]
+            elif name not in frame.reporting:
+                yield from self._judge_unheard(name, epoch, since, frame)
             elif silent is None and frame.time - (self._age(name, frame) or 0.0) > since:  # a batch was written there since
                 del self._missed[name]
                 proof = Evidence(text=f"the job went on, or stopped, without {name} in epoch {epoch}, and the agent there reports")
                 yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
+
+    def _judge_unheard(self, name: str, epoch: int, since: float, frame: Frame) -> Iterator[Claim]:
+        """Its agent had not reported when it was lost, so that nothing can be silent: the launcher was seen to go, and the job goes on without it."""
+        went_on = frame.layout is not None and name not in frame.layout.nodes
+        if name not in self._broke or not went_on:
+            del self._missed[name]
+        elif frame.time - since > self.lease_s:  # the first word of an agent that lives would have come
+            del self._missed[name]
+            proof = Evidence(text=f"the job went on without {name} in epoch {epoch}, and no agent reports from there")
+            yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 
     def _lose_launcher(self, name: str, time: float, proof: Evidence, *, since: float, epoch: int) -> Iterator[Claim]:
         """Told once, although it may be back already. `since`: when it was lost, unless its session was seen to break before; `epoch`: in which

@@ -315,3 +315,26 @@ def test_twin_a_node_that_died_is_told_once_as_a_node() -> None:
 def test_twin_a_node_that_was_evicted_has_lost_no_launcher() -> None:
     evicted = (replace(frame, layout=msgspec.structs.replace(frame.layout, reason="command")) for frame in went_on(ticks(), BEGAN + 5.1))
     assert kinds(claims_of(Liveness(), evicted)) == []
+
+
+def unheard(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """The agent of LOST had not come so far that it reported."""
+    for frame in frames:
+        yield replace(frame, reporting={name: time for name, time in frame.reporting.items() if name != LOST})
+
+
+def test_fault_a_launcher_that_went_before_its_agent_had_reported_is_told_once_the_job_has_gone_on_without_it() -> None:
+    """As where a server, its agents and a job begin together: nothing can be silent that was never heard."""
+    died = BEGAN + 5.02
+    events = (peer(LOST, died), *sessions(LOST, died + 0.5, "launcher"))
+    claims = claims_of(Liveness(), unheard(went_on(list(told(ticks(), died + 0.6, *events)), died + 0.7)))
+    assert kinds(claims) == [("launcher.lost", LOST, True)]
+    assert "no agent reports from there" in claims[0].evidence[-1].text
+
+
+def test_twin_a_job_without_agents_that_goes_on_with_all_its_nodes_has_lost_nobody() -> None:
+    died = BEGAN + 5.02
+    back = (*sessions(LOST, died, "launcher"), *sessions(LOST, died + 0.2, "launcher", opened=True))
+    assert kinds(claims_of(Liveness(), unheard(told(ticks(), died + 0.3, peer(LOST, died), *back)))) == []
+    evicted = (replace(frame, layout=msgspec.structs.replace(frame.layout, reason="command")) for frame in went_on(list(told(ticks(), died + 0.3, peer(LOST, died))), died + 0.5))
+    assert kinds(claims_of(Liveness(), unheard(evicted))) == []
