@@ -88,13 +88,21 @@ def _exhausted(failure: str, refusal: str) -> str:
     return refusal and f"{failure}, and {refusal}"
 
 
+def fail_at_start(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """Of the job's first epoch."""
+    return state.fail(f"the script ended before its first step: {fact.at_start}")
+
+
 def recharge(state: CoordinatorState, fact: WorkerDied) -> Effects:
-    """FORMING, BACKOFF: the workers end because one missed a peer, and only now it is told what that peer died of: the budget is charged for that."""
+    """FORMING, BACKOFF: the workers end because one missed a peer, and only now it is told what that peer died of: the budget is charged for that, or the
+    script fails before its first step, and is not started again."""
     taken_for = state.request
     if not taken_for.symptom or fact.missed_a_peer or state.last is None or fact.epoch != state.last.epoch:
         return []
     if state.phase not in {JobPhase.FORMING, JobPhase.BACKOFF}:
         return []
+    if fact.at_start and state.last.reason == "start":
+        return fail_at_start(state, fact)
     state.request = replace(taken_for, kind=fact.kind, symptom=False, cause=fact.cause or taken_for.cause)
     refusal = state.budget.recharge(taken_for.failure, fact.kind)
     state.exhausted = _exhausted(fact.kind, refusal)

@@ -28,7 +28,17 @@ from .coordinator_facts import (
     WorkersStuck,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import amend, begin, fail_halted, heal, recharge, replace_workers, restart, validate_if_agreed
+from .epoch_formation import (
+    amend,
+    begin,
+    fail_at_start,
+    fail_halted,
+    heal,
+    recharge,
+    replace_workers,
+    restart,
+    validate_if_agreed,
+)
 from .launcher_handlers import EVICTED, first_epoch_in_place, report_start
 from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest
@@ -197,16 +207,27 @@ def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
     if not state.is_current(fact.epoch):
         return failed_before(state, fact)
     begun = report_start(state, WorkersStarted(epoch=fact.epoch))  # who dies at once may be told before the launchers have answered
-    if fact.at_start and state.last.reason == "start" and not state.suspects:
-        return [*begun, *_fail_at_start(state, fact)]
+    if _fails_by_itself(state, fact):
+        return [*begun, *fail_at_start(state, fact)]
     if why := repeated(state, fact):
         return [*begun, *skip_or_stop(state, fact, why)]
     return [*begun, *heal(state, _failure(state, fact))]
 
 
+def _fails_by_itself(state: CoordinatorState, fact: WorkerDied) -> bool:
+    """The script ended before its first step: to start it again helps nobody.
+
+    Who missed a peer, or whose peers are lost, says nothing of that: what the peer died of is told next, perhaps that it was killed. A job that
+    may not start again would wait for that in vain.
+    """
+    if not fact.at_start or state.suspects or state.last is None or state.last.reason != "start":
+        return False
+    return not fact.missed_a_peer or bool(state.budget.refusal(fact.kind))
+
+
 def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
     if fact.at_start and not state.elastic.stepped:
-        return _fail_at_start(state, fact)
+        return fail_at_start(state, fact)
     state.elastic.noticed_s = max(state.elastic.noticed_s, fact.noticed_s)
     if why := repeated(state, fact):
         return skip_or_stop(state, fact, why, served=True)
@@ -230,15 +251,11 @@ def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
     if state.last is None or not state.is_current(fact.epoch):
         return []
     if fact.at_start and state.last.reason == "start":
-        return _fail_at_start(state, fact)
+        return fail_at_start(state, fact)
     state.elastic.died_unmet.add(fact.worker)
     if not state.budget.rule.in_place or not state.elastic.registry.entered:
         return [*report_start(state, WorkersStarted(epoch=fact.epoch)), *heal(state, _failure(state, fact))]
     return first_epoch_in_place(state)
-
-
-def _fail_at_start(state: CoordinatorState, fact: WorkerDied) -> Effects:
-    return state.fail(f"the script ended before its first step: {fact.at_start}")
 
 
 def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:

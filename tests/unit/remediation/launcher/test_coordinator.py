@@ -16,6 +16,7 @@ from remediation.launcher.coordinator.coordinator_effects import (
     ReportLayout,
     Start,
 )
+from remediation.launcher.coordinator.coordinator_facts import WorkerDied
 from remediation.launcher.coordinator.heal_budget import HealRule, parse_heal
 from remediation.launcher.coordinator.membership import precedes
 from remediation.launcher.coordinator.quorum import electorate_of
@@ -300,6 +301,33 @@ def test_an_early_death_of_those_whose_peers_are_lost_is_not_the_scripts_fault()
     job.coordinator.left("n2")
     prepare = only(job.coordinator.died(1, "e", at_start="RuntimeError: Connection closed by peer"), Prepare)[0]
     assert prepare.layout.reason == "node lost"
+
+
+def missed_a_peer() -> WorkerDied:
+    """Told before what its peer died of: that comes from another node."""
+    return WorkerDied(epoch=1, worker="r/n0/0", cause="victim", code=1, symptom=True, at_start="RuntimeError: Connection closed by peer")
+
+
+def test_fault_a_worker_that_is_killed_before_its_first_step_is_started_again_whoever_is_told_first() -> None:
+    job = Job().running("n0", "n1")
+    told = job.coordinator.learn(missed_a_peer()) + job.coordinator.learn(WorkerDied(epoch=1, worker="r/n1/0", cause="killed", code=-9))
+    assert not only(told, End)
+    prepared = only(told + job.pass_time(1.0), Prepare)[0]
+    assert prepared.layout.reason == "death"
+    assert job.coordinator.budget.spent_by_kind == {"worker ended by SIGKILL": 1}
+
+
+def test_twin_a_script_that_never_began_is_not_started_again_whoever_is_told_first() -> None:
+    job = Job().running("n0", "n1")
+    broken = WorkerDied(epoch=1, worker="r/n1/0", cause="own", code=1, at_start="ImportError: no module named data")
+    told = job.coordinator.learn(missed_a_peer()) + job.coordinator.learn(broken)
+    assert "ImportError" in only(told, EmitEvent)[-1].message
+    assert only(told, End)[0].code == 1
+
+
+def test_twin_who_finds_no_peer_at_the_start_fails_at_once_where_nothing_is_started_again() -> None:
+    job = Job(heal="none").running("n0", "n1")
+    assert only(job.coordinator.learn(missed_a_peer()), End)[0].code == 1
 
 
 def test_after_the_first_epoch_an_early_death_is_a_death() -> None:
