@@ -10,10 +10,9 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Doubles, Floats, Layout, Step
 
+from .compute_past import SPARE, absent_from, levels_of
 from .own_compute import compute_of, of_the_script, work_of
 
-SPARE = 1024
-"""Workers that were not seen this time and whose level is kept."""
 LONGEST_NAMES = 64 << 20
 """Bytes of all workers' names."""
 PARTS = ("pp", "tp", "cp", "ep")
@@ -86,10 +85,10 @@ def fitted(names: tuple[str, ...], matrix: Floats, window: int, before: bytes) -
         raise ValueError(f"levels of {len(matrix)} samples would be worth nothing: collect at least {window // 2}")
     split, workers = names[0], names[1:]
     known = _lowest(np.asarray(matrix[:, 1:], np.float64), window)
-    earlier = recalled(before).by_worker if before and recalled(before).split == split else {}
-    levels = {worker: level for worker, level in zip(workers, np.fmin(known, _of(earlier, workers)).tolist(), strict=True) if np.isfinite(level)}
-    absent = [worker for worker in earlier if worker not in set(workers)][-SPARE:]
-    levels |= {worker: earlier[worker] for worker in absent}
+    past = recalled(before) if before else RecalledLevels()
+    earlier = past.by_worker if past.split == split else {}
+    levels = {worker: level for worker, level in zip(workers, np.fmin(known, levels_of(earlier, workers)).tolist(), strict=True) if np.isfinite(level)}
+    levels |= {worker: earlier[worker] for worker in absent_from(earlier, workers)[-SPARE:]}
     return msgspec.msgpack.encode(ComputeLevels(split, zlib.compress("\n".join(levels).encode()), np.array(list(levels.values()), "<f4").tobytes()))
 
 
@@ -107,10 +106,6 @@ def recalled(data: bytes) -> RecalledLevels:
     if len(workers) != len(levels) or not np.isfinite(levels).all():
         raise ValueError("its levels are not one finite number for each worker")
     return RecalledLevels(found.split, dict(zip(workers, levels.astype(np.float64).tolist(), strict=True)))
-
-
-def _of(levels: Mapping[str, float], workers: tuple[str, ...]) -> Doubles:
-    return np.array([levels.get(worker, np.nan) for worker in workers])
 
 
 def _lowest(rows: Doubles, window: int) -> Doubles:

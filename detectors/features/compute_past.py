@@ -29,8 +29,8 @@ class ComputePast:
         self._keep()
         self._recent.clear()
         self._workers = workers
-        self._known = np.array([self._levels.get(worker, np.nan) for worker in workers])
-        absent = [worker for worker in self._levels if worker not in set(workers)] if len(self._levels) > len(workers) else []
+        self._known = levels_of(self._levels, workers)
+        absent = absent_from(self._levels, workers) if len(self._levels) > len(workers) else []
         for worker in absent[:-SPARE]:
             del self._levels[worker]
 
@@ -45,7 +45,7 @@ class ComputePast:
 
         Everybody may do other work than then. Peers all changed alike by that, which falls out between them; whoever has none would be accused of it.
         """
-        known = np.array([levels.get(worker, np.nan) for worker in self._workers])
+        known = levels_of(levels, self._workers)
         have = np.bincount(role[np.isfinite(known)], minlength=int(role.max(initial=0)) + 1)
         most = (role > 0) & (have[role] * 3 >= np.bincount(role)[role] * 2)
         self._known = np.fmin(self._known, np.where(most, known, np.nan))
@@ -71,3 +71,14 @@ class ComputePast:
         for worker, level in zip(self._workers, self._known.tolist(), strict=True):
             if np.isfinite(level):
                 self._levels[worker] = level
+
+
+def levels_of(levels: Mapping[str, float], workers: tuple[str, ...]) -> Doubles:
+    """In the order of the workers; NaN of those of which none is known."""
+    return np.array([levels.get(worker, np.nan) for worker in workers])
+
+
+def absent_from(levels: Mapping[str, float], workers: tuple[str, ...]) -> list[str]:
+    """Of whom a level is known and who is not among the workers; in the order of the levels."""
+    present = set(workers)
+    return [worker for worker in levels if worker not in present]
