@@ -17,6 +17,7 @@ from eagle_eye.errors import ControlError, EagleEyeError, Stale, TemporaryError
 
 from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
+from .closed_ports import ClosedPorts
 from .command_fence import CommandFence
 from .connection import Connection, PauseDetector, text_of
 from .control_messages import (
@@ -103,6 +104,7 @@ class ControlClient:
         self._credentials = credentials
         self._explained = ("", "")
         """gRPC's error of the last failed try, and its explanation."""
+        self._closed_ports = ClosedPorts()
         self._connection: Connection | None = None
         self._heartbeat = HeartbeatSettings(heartbeat_s=0.5, lease_s=3.0)
         self._heard = 0.0
@@ -169,7 +171,10 @@ class ControlClient:
         while True:
             known = addresses_of(self._address())
             address = known[turn % len(known)] if known else ""
-            opened, reason = await self._once(address) if address else (False, "no address is known")
+            if address in reported and failures and await self._closed_ports.still_closed(address):
+                opened, reason = False, reported[address]
+            else:
+                opened, reason = await self._once(address) if address else (False, "no address is known")
             if self._stopped:
                 return
             failures, turn = 0 if opened else failures + 1, turn + 1

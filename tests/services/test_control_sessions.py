@@ -271,6 +271,35 @@ def test_a_restarted_server_of_a_higher_term_is_found_again() -> None:
     run(test())
 
 
+def test_a_port_that_stays_closed_costs_no_channel_and_is_found_once_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    channels, looks, connect = list[str](), list[int](), asyncio.open_connection
+    make = grpc.aio.insecure_channel
+
+    def counted(target: str, **options: object) -> grpc.aio.Channel:
+        channels.append(target)
+        return make(target, **options)
+
+    def looked(host: str, port: int) -> object:
+        looks.append(port)
+        return connect(host, port)
+
+    monkeypatch.setattr(grpc.aio, "insecure_channel", counted)
+    monkeypatch.setattr(asyncio, "open_connection", looked)
+
+    async def test() -> None:
+        address, hands = f"127.0.0.1:{free_port()}", Hands()
+        client = ControlClient(address, LAUNCHER, on_state=hands.states.append)
+        await client.start()
+        await until(lambda: len(looks) == 3)
+        assert len(channels) == 2, "one at first, and one beside the first look"
+        async with served(RecordingHandler(), address):
+            await until(lambda: client.connected)
+            await client.stop()
+        assert ["refused" in state.reason for state in hands.states if not state.connected] == [True]
+
+    run(test())
+
+
 def test_a_client_follows_an_address_that_changes() -> None:
     async def test() -> None:
         async with served(RecordingHandler()) as first, served(RecordingHandler()) as second:
