@@ -1,0 +1,63 @@
+"""`eagle-eye evaluate` on data sets of metrics, made up and of a few rows."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.app.evaluation.figures import Figure, figures_of
+from eagle_eye.errors import DataSetError
+
+ALERT = 10_000.0
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+def shop(folder: Path, cause: str, *, metric: str = "latency", scenario: str = "low_traffic") -> None:
+    """A site that calls a search and a payment; from the interval of the alert on the search is slow, or its calls fail, and the site with it."""
+    usual, struck = (1.0, 3.0) if metric == "latency" else (100.0, 50.0)
+    names = ["site", "search", "pay"]
+    heads = [["microservice", *names * 2], ["metric", *[metric] * 3, *["requests"] * 3], ["statistic", *["Average"] * 3, *["Sum"] * 3], ["unix_timestamp", *[""] * 6]]
+    rows = [[f"{ALERT + 300.0 * number}", *map(str, (value, value, usual, 90, 90, ""))] for number, value in ((-2, usual), (-0.5, struck), (0.5, struck))]
+    write(folder / scenario / "issue_0.metrics.csv.gz", "\n".join(map(",".join, heads + rows)))
+    write(folder / scenario / "graph.csv", ",site,search,pay\nsite,0,1,1\nsearch,0,0,0\npay,0,0,0\n")
+    target = {"node": "site", "metric": metric, "agg": "Average", "timestamp": ALERT}
+    write(folder / "issues.json", json.dumps([{"scenario": scenario, "issue": "issue_0", "target": target, "root_cause": {"node": cause, "metric": None}}]))
+
+
+def only(data: Path, name: str) -> Figure:
+    (found,) = figures_of(data, name)
+    return found
+
+
+@pytest.mark.parametrize("metric", ["latency", "availability"])
+def test_the_component_that_the_others_wait_for_is_ranked_first(tmp_path: Path, metric: str) -> None:
+    shop(tmp_path / "petshop_rca", "search", metric=metric)
+    found = only(tmp_path, "petshop_rca")
+    assert (found.figure, found.met) == ("1.000, 1.000", True)
+
+
+def test_a_root_cause_that_is_ranked_second_counts_among_the_first_three_alone(tmp_path: Path) -> None:
+    shop(tmp_path / "petshop_rca", "site", scenario="temporal_traffic2")
+    found = only(tmp_path, "petshop_rca")
+    assert (found.figure, found.met) == ("0.000, 1.000", False)
+    assert found.what.startswith("temporal traffic latency: 1 incidents")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("low_traffic/issue_0.metrics.csv.gz", "microservice,a\nmetric,latency\n", "issue_0.metrics.csv.gz: "), ("low_traffic/graph.csv", ",a\nb\n", "graph.csv: no matrix"),
+        ("issues.json", '[{"scenario": "low_traffic", "issue": "issue_0", "target": {}, "root_cause": {}}]', "issues.json: issue_0: target or root cause of another form"),
+    ],
+)  # fmt: skip
+def test_a_torn_file_of_the_shop_is_named(tmp_path: Path, file: str, text: str, told: str) -> None:
+    shop(tmp_path / "petshop_rca", "search")
+    write(tmp_path / "petshop_rca" / file, text)
+    with pytest.raises(DataSetError, match="copy the data set again") as raised:
+        only(tmp_path, "petshop_rca")
+    assert told in str(raised.value)
