@@ -10,13 +10,18 @@ CONTRACTS_detectors := tests/contract/test_detectors.py tests/contract/test_runn
 CONTRACTS_eagle_eye := tests/contract/test_stream.py
 CONTRACTS_remediation := tests/contract/test_guards_actions.py
 UNIT_ROOM := $(patsubst %/,%,$(ROOM))
-UNIT_TESTS := $(if $(ROOM),tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM)))),tests/unit tests/contract)
+# thirds that take about as long as each other, each a process with ports of its own: `pytest -n` would collect everything in each process, and report each test to another one
+UNIT_1 := tests/unit/eagle_eye $(wildcard tests/unit/test_*.py)
+UNIT_2 := tests/unit/collectors tests/unit/detectors tests/contract
+UNIT_3 := $(filter-out tests/unit/__pycache__ $(UNIT_1) $(UNIT_2),$(patsubst %/,%,$(wildcard tests/unit/*/)))
+UNIT_ONE := tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM))))
+UNIT_PARTS := $(if $(ROOM),unit-of-ONE,unit-of-1 unit-of-2 unit-of-3)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
 # for seven thousand small folders, many with a ledger in them, and for what tests make in TMPDIR: in memory, where the system has such a place with 4 GB free; kept when a test fails
 MEMORY = $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo /tmp)
-# one more than there are cores, since tests wait for processes and sockets for a third of their time
-AT_ONCE := -n $(shell expr $$(nproc) + 1)
+# two more than there are cores, since tests wait for processes and sockets for half of their time
+AT_ONCE := -n $(shell expr $$(nproc) + 2)
 # whole files, in the order of tests/conftest.py
 BY_FILE := $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
@@ -59,7 +64,11 @@ compiled:
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
 	@test -z "$(ROOM)" -o -d "tests/unit/$(UNIT_ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
-	@folder=$$(mktemp -d -p $(MEMORY)) && TMPDIR=$(MEMORY) .venv/bin/pytest -q -n $$(nproc) --dist worksteal --basetemp "$$folder" $(UNIT_TESTS) && rm -rf "$$folder"
+	@$(MAKE) --no-print-directory -s -k -j 3 --output-sync=target $(UNIT_PARTS)
+
+.PHONY: unit-of-1 unit-of-2 unit-of-3 unit-of-ONE
+unit-of-1 unit-of-2 unit-of-3 unit-of-ONE: unit-of-%:
+	@folder=$$(mktemp -d -p $(MEMORY)) && EAGLE_EYE_PORTS=1$(subst ONE,4,$*)000-1$(subst ONE,4,$*)999 TMPDIR=$(MEMORY) .venv/bin/pytest -q -p no:cacheprovider --basetemp "$$folder" $(UNIT_$*) && rm -rf "$$folder"
 
 processes: .venv/.servers  ## scenarios and services in one run
 	@.venv/bin/pytest -q $(BY_FILE) tests/scenario tests/services

@@ -26,9 +26,10 @@ if (runner := os.environ.get("PYTEST_XDIST_WORKER", "")) and "EAGLE_EYE_PORTS" n
     os.environ["EAGLE_EYE_PORTS"] = f"{first}-{first + 2_499}"
 
 LONGEST = (
-    "test_elastic_chaos", "test_elastic_chaos_beyond", "test_launcher", "test_kafka", "test_network_partition", "test_elastic_launcher", "test_chain", "test_roles",
-    "test_elastic_groups", "test_profile", "test_transformers", "test_run", "test_elastic_last_resort", "test_no_help", "test_torchrun_restart", "test_dashboard_live",
-    "test_dashboard_habits", "test_dashboard_browser", "test_zygote", "test_elastic_driver", "test_fence_while_applying", "test_ledger_postgresql", "test_agent",
+    "test_launcher", "test_failed_saves", "test_elastic_chaos", "test_chain", "test_elastic_launcher", "test_dashboard_habits", "test_elastic_chaos_beyond",
+    "test_dashboard_live", "test_network_partition", "test_kafka", "test_rank_swap", "test_dashboard_browser", "test_no_help", "test_elastic_last_resort",
+    "test_waiting_for_rank_0", "test_transformers", "test_activity", "test_elastic_state", "test_roles", "test_run", "test_elastic_groups", "test_launcher_signals",
+    "test_live_planning", "test_dashboard_recorded",
 )  # fmt: skip
 """Files of 20 seconds and more, by their measured time: `make test` hands out whole files of tests/scenario and tests/services, in this order."""
 
