@@ -1,6 +1,7 @@
 """Forms of an incident: approve, refuse, silence, note. They are sent over the control channel, with the digest of the plan that was shown."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dashboard import formatting, html
 from dashboard.errors import NotShown
@@ -14,11 +15,29 @@ from eagle_eye.rpc.operator_client import OperatorMessage
 
 from . import summary
 
-SAID = "eagle-eye-said"
 NAME = "eagle-eye-name"
 SENT = "eagle-eye-sent"
-"""How often something was sent: what was open closes with it, so that the answer is seen."""
 SILENCES = {"30 minutes": 1800.0, "1 hour": 3600.0, "4 hours": 14_400.0, "1 day": 86_400.0}
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What was sent in this view. It is changed in place: at each access to its own state Streamlit may begin the page anew, with the button pressed as before."""
+
+    count: int = 0
+    """Part of the buttons' keys: what was open closes with an answer, so that this is seen, and a click is sent once, however often the page is drawn meanwhile."""
+    incident: str = ""
+    answer: str = ""
+    tone: html.Tone = "quiet"
+
+
+def _sent_before() -> _Sent:
+    import streamlit as st
+
+    if SENT not in st.session_state:
+        st.session_state[SENT] = _Sent()
+    found: _Sent = st.session_state[SENT]
+    return found
 
 
 def offer(known: Sources, who: Viewer, story: IncidentDetails) -> None:
@@ -26,7 +45,7 @@ def offer(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
     _answer(story)
-    turn = st.session_state.get(SENT, 0)
+    turn = _sent_before().count
     with st.container(horizontal=True, gap="small", key="ee-words"):
         if story.waiting is not None:
             _decide(known, who, story, story.waiting, "approve")
@@ -42,7 +61,7 @@ def _decide(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow, 
     import streamlit as st
 
     approves = what == "approve"
-    with st.popover(f"{what.capitalize()}…", type="primary" if approves else "secondary", key=f"{what}-{line.digest}-{st.session_state.get(SENT, 0)}"):
+    with st.popover(f"{what.capitalize()}…", type="primary" if approves else "secondary", key=f"{what}-{line.digest}-{_sent_before().count}"):
         _asked_for(who, what, lambda: _confirm(known, who, story, line, what))
 
 
@@ -70,7 +89,7 @@ def _confirm(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow,
     st.caption(f"Your decision is valid for plan `{line.digest}` only: if its action or targets change, a new approval is needed.")
     name = _name(who, f"{what}-{line.digest}")
     note = st.text_input("Why (kept with the incident)", key=f"why-{what}-{line.digest}", placeholder="optional")
-    if st.button(f"{what.capitalize()} now", type="primary", key=f"do-{what}-{line.digest}", width="stretch"):
+    if st.button(f"{what.capitalize()} now", type="primary", key=f"do-{what}-{line.digest}-{_sent_before().count}", width="stretch"):
         word = Decision(plan=line.plan.id, person=name, digest=line.digest, note=note.strip())
         _send(known, who, story, what, word)
 
@@ -80,7 +99,7 @@ def _silence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
 
     st.caption("No automatic action on what you choose. Self-healing of jobs goes on, and alerts are still sent.")
     choices = _silenced(story)
-    with st.form(f"silence-{story.incident.id}", border=False):
+    with st.form(f"silence-{story.incident.id}-{_sent_before().count}", border=False):
         name = _name(who, "silence")
         about = st.radio("About", list(choices), format_func=formatting.unmarked, key=f"about-{story.incident.id}")
         length = st.selectbox("For", list(SILENCES), key=f"length-{story.incident.id}")
@@ -101,7 +120,7 @@ def _silenced(story: IncidentDetails) -> dict[str, tuple[str, str, str]]:
 def _note(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
-    with st.form(f"note-{story.incident.id}", border=False, clear_on_submit=True):
+    with st.form(f"note-{story.incident.id}-{_sent_before().count}", border=False, clear_on_submit=True):
         name = _name(who, "note")
         text = st.text_area("Note", key=f"note-text-{story.incident.id}", placeholder="the cable was loose, replaced")
         if st.form_submit_button("Keep", type="primary", width="stretch"):
@@ -123,8 +142,9 @@ def _name(who: Viewer, where: str) -> str:
 def _send(known: Sources, who: Viewer, story: IncidentDetails, what: str, message: OperatorMessage) -> None:
     import streamlit as st
 
-    st.session_state[SAID] = (story.incident.id, *sent(known, who, what, message))
-    st.session_state[SENT] = st.session_state.get(SENT, 0) + 1
+    before = _sent_before()
+    before.count += 1
+    before.incident, (before.answer, before.tone) = story.incident.id, sent(known, who, what, message)
     st.rerun()
 
 
@@ -145,6 +165,6 @@ def sent(known: Sources, who: Viewer, what: str, message: OperatorMessage) -> tu
 def _answer(story: IncidentDetails) -> None:
     import streamlit as st
 
-    incident, text, tone = st.session_state.get(SAID, ("", "", "quiet"))
-    if incident == story.incident.id:
-        st.html(html.banner(text, tone))
+    before = _sent_before()
+    if before.incident == story.incident.id:
+        st.html(html.banner(before.answer, before.tone))

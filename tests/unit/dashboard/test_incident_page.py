@@ -234,7 +234,7 @@ def page(kept: Ledger, ledger_path: Path, monkeypatch: pytest.MonkeyPatch):
         import_module(f"dashboard.pages.{name}").show()
 
     def load(role: Role, name: str = "incident", tenant: str = "", **query: str):
-        test = AppTest.from_function(script, default_timeout=30, kwargs={"name": name})
+        test = AppTest.from_function(script, default_timeout=120, kwargs={"name": name})
         test.session_state[PERSON], test.session_state[TOKEN] = Person(name="eve", role=role, tenant=tenant), "eet_x"
         for key, value in query.items():
             test.query_params[key] = value
@@ -266,6 +266,30 @@ def test_an_operator_whom_no_server_answers_is_told_so(kept, page, label):
     text = html(pressed.click().run())
     assert "Nothing was done: no server answered" in text
     assert "is <code>eagle-eye server</code> running" in text, "and no backticks"
+
+
+@pytest.mark.parametrize("label", ["Approve now", "Refuse now", "Silence", "Keep"])
+def test_a_click_is_sent_once_though_the_page_is_drawn_again_meanwhile(kept, page, monkeypatch, label):
+    """As when the page draws itself anew, or the reader leaves a field, while the leader has not answered: the new run has the button pressed, too."""
+    from streamlit.proto.WidgetStates_pb2 import WidgetStates
+    from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
+
+    heard: list[str] = []
+
+    def leader(_address, what, _message, **_):
+        heard.append(what)
+        context = get_script_run_ctx()
+        if len(heard) == 1:
+            context.script_requests.request_rerun(RerunData(context.query_string, WidgetStates(widgets=context.session_state.get_widget_states())))
+        return {"message": f"message {len(heard)} is kept"}
+
+    monkeypatch.setattr("dashboard.sources.call", leader)
+    waits(kept)
+    test = page(Role.OPERATOR, incident="incident-1")
+    text = html(next(button for button in test.button if button.label == label).click().run())
+    assert (len(heard), "message 1 is kept" in text) == (1, True)
+    next(button for button in test.button if button.label == label).click().run()
+    assert len(heard) == 2, "a second click is sent"
 
 
 def test_the_beginning_of_an_id_is_enough_and_an_unknown_one_leads_to_the_list(page):

@@ -51,7 +51,7 @@ def app():
     from streamlit.testing.v1 import AppTest
 
     seek_components_once()
-    return AppTest.from_file(ENTRY, default_timeout=30)
+    return AppTest.from_file(ENTRY, default_timeout=120)
 
 
 def test_without_tokens_everybody_is_let_in_and_told_so(state, ledger):
