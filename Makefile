@@ -20,8 +20,8 @@ UNIT_PARTS := $(if $(ROOM),unit-of-ONE,unit-of-1 unit-of-2 unit-of-3)
 unexport PYTHONDONTWRITEBYTECODE
 # for seven thousand small folders, many with a ledger in them, and for what tests make in TMPDIR: in memory, where the system has such a place with 4 GB free; kept when a test fails
 MEMORY = $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo /tmp)
-# two more than there are cores, since tests wait for processes and sockets for half of their time
-AT_ONCE := -n $(shell expr $$(nproc) + 2)
+# one more than there are cores, since tests wait for processes and sockets for a third of their time
+AT_ONCE := -n $(shell expr $$(nproc) + 1)
 # whole files, in the order of tests/conftest.py
 BY_FILE := $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
