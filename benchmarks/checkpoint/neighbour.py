@@ -4,8 +4,9 @@
     python -m benchmarks.checkpoint.neighbour --mib 1024 --moments 20
 
 A process serves the copies as a launcher does, on loopback; another one fetches them into a segment, which is verified and stamped. The rate of TCP
-is that of plain sockets between two processes in the same run: 4 MiB from one buffer into one buffer, both of which stay in the cache, over 1, 2 and
-4 connections, the best of them. A process that fetches copy after copy is killed (SIGKILL) at random moments; then each slot of its segment is
+is that of plain sockets between two processes in the same run, in turn with ours, over 1, 2 and 4 connections, the best of them: once 4 MiB from one
+buffer into one buffer, both of which stay in the cache, so that no memory is read or written (the goal is a share of this), and once the bytes of
+such a segment into another one, all of them mapped before, which is what any program has to do. A process that fetches copy after copy is killed (SIGKILL) at random moments; then each slot of its segment is
 whole, digest and sums, or says that it is not.
 """
 
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -61,25 +63,32 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="neighbour-", dir="/dev/shm") as folder:
-        rows = [rate(Path(folder), given.mib << 20), flips(Path(folder), given.flips, Random(given.seed)), kills(Path(folder), given.moments, Random(given.seed))]
+        rows = [*rate(Path(folder), given.mib << 20), flips(Path(folder), given.flips, Random(given.seed)), kills(Path(folder), given.moments, Random(given.seed))]
     return report(rows, given.json, f"copies of another node, {given.mib} MiB, seed {given.seed}")
 
 
-def rate(folder: Path, size: int) -> Row:
+def rate(folder: Path, size: int) -> list[Row]:
     """Of a copy, and of plain sockets, in turn."""
     write(folder / "r-0.memory", [1], size)
-    plain, ours = [], []
-    with served(folder, "r-") as source, closing(MemorySegment.create(folder / "fetched.memory", slot_bytes(200, size), "r/n/0")) as target:
-        target.populate()
+    cached, moved, ours = [], [], []
+    with served(folder, "r-") as source, closing(MemorySegment.create(folder / "fetched.memory", slot_bytes(200, size), "r/n/0")) as target, closing(MemorySegment.open(folder / "r-0.memory")) as content:
+        for segment in (target, content):
+            segment.populate()
+        buffer = memoryview(bytearray(BUFFER))
         for _ in range(TRIES):
-            plain.append(max(tcp_rate(size, count) for count in (1, 2, 4)))
+            cached.append(max(tcp_rate(size, count, buffer, buffer) for count in (1, 2, 4)))
+            moved.append(max(tcp_rate(size, count, content.memory[PAGE:], target.memory[PAGE:]) for count in (1, 2, 4)))
             began = time.perf_counter()
             fetch(source, target)
             ours.append(size / (time.perf_counter() - began))
     (folder / "r-0.memory").unlink()
     (folder / "fetched.memory").unlink()
-    best, found = max(plain), statistics.median(ours)
-    return Row(f"load from the neighbour, verified, {size >> 20} MiB: median of {TRIES}", f"{found / 1e9:.2f} GB/s", f"≥ {SHARE:.0%} of TCP", found >= SHARE * best, f"TCP {best / 1e9:.2f} GB/s", f"{found / best:.2f}")
+    best, found, same = max(cached), statistics.median(ours), max(moved)
+    what = f"load from the neighbour, verified, {size >> 20} MiB: median of {TRIES}"
+    return [
+        Row(what, f"{found / 1e9:.2f} GB/s", f"≥ {SHARE:.0%} of TCP", found >= SHARE * best, f"TCP from cache to cache {best / 1e9:.2f} GB/s", f"{found / best:.2f}"),
+        Row("the same beside plain sockets that move the same bytes, not verified", f"{found / 1e9:.2f} GB/s", peer=f"TCP from memory to memory {same / 1e9:.2f} GB/s", ratio=f"{found / same:.2f}"),
+    ]
 
 
 def flips(folder: Path, count: int, random: Random) -> Row:
@@ -183,35 +192,22 @@ def served(folder: Path, prefix: str) -> Iterator[Source]:
         os.close(written)
 
 
-def tcp_rate(size: int, connections: int) -> float:
-    """Bytes a second of plain sockets."""
+def tcp_rate(size: int, connections: int, source: memoryview, target: memoryview) -> float:
+    """Bytes a second of plain sockets: each connection has its share of `size`, from and to its part of the buffers, over and over where they are shorter."""
+    share = size // connections
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address, share = listener.getsockname(), size // connections
+        address = listener.getsockname()
 
         def serve() -> None:
-            content = memoryview(bytearray(BUFFER))
-
-            def send(connection: socket.socket) -> None:
-                left = share
-                while left > 0:
-                    left -= connection.send(content[: min(left, BUFFER)])
-
-            threads = [threading.Thread(target=send, args=(listener.accept()[0],)) for _ in range(connections)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            accepted = [listener.accept()[0] for _ in range(connections)]
+            at_once([partial(send, each, part_of(source, number, share), share) for number, each in enumerate(accepted)])
             signal.pause()
 
         child = forked(serve)
         try:
             ends = [socket.create_connection(address) for _ in range(connections)]
             began = time.perf_counter()
-            threads = [threading.Thread(target=take, args=(each, share)) for each in ends]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once([partial(take, each, part_of(target, number, share), share) for number, each in enumerate(ends)])
             seconds = time.perf_counter() - began
             for each in ends:
                 each.close()
@@ -220,11 +216,34 @@ def tcp_rate(size: int, connections: int) -> float:
     return size / seconds
 
 
-def take(connection: socket.socket, count: int) -> None:
-    """So many bytes, over and over into one buffer."""
-    buffer = memoryview(bytearray(BUFFER))
-    while count > 0:
-        count -= connection.recv_into(buffer[: min(count, BUFFER)])
+def part_of(buffer: memoryview, number: int, share: int) -> memoryview:
+    """Of one connection; all of it where the parts are not all in it."""
+    return buffer[number * share : (number + 1) * share] if len(buffer) > BUFFER else buffer
+
+
+def at_once(work: list[Callable[[], None]]) -> None:
+    """Each in a thread."""
+    threads = [threading.Thread(target=each) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def send(connection: socket.socket, content: memoryview, count: int) -> None:
+    """So many bytes."""
+    done = 0
+    while done < count:
+        at = done % len(content)
+        done += connection.send(content[at : at + min(BUFFER, count - done)])
+
+
+def take(connection: socket.socket, buffer: memoryview, count: int) -> None:
+    """So many bytes."""
+    done = 0
+    while done < count:
+        at = done % len(buffer)
+        done += connection.recv_into(buffer[at : at + min(BUFFER, count - done)])
 
 
 def forked(work: Callable[[], None]) -> int:

@@ -1,10 +1,12 @@
 """Fetches a copy from another launcher into a slot of a segment here, over several connections, verified before it is visible.
 
-Each connection takes the next piece that nobody has, and sums its rows while they are in the cache. One that is cut is made again, and only the
-pieces that were not whole are asked for again. Nothing of the copy is visible until all rows fit the sums that came in a message.
+Each connection takes the next pieces that nobody has, one on its way and one ahead, and sums its rows while they are in the cache. One that is cut
+is made again, and only the pieces that were not whole are asked for again. Nothing of the copy is visible until all rows fit the sums that came in a message.
 """
 
+import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,9 +23,14 @@ from .copy_files import CopyName, changed_row
 from .copy_server import PIECE
 from .copy_wire import CopyConnection, Source
 
-CONNECTIONS = 4
+CONNECTIONS = min(4, os.cpu_count() or 1)
+"""Each takes a processor at either end."""
 TRIES, PAUSE_S = 5, 0.2
 """A piece that a cut connection has not brought is asked for again so often, each time after a longer pause."""
+AHEAD = 2
+"""Pieces that a connection has asked for: the other end has something to send while we sum."""
+SLICE = 8 * ROW
+"""Bytes that are summed at once: they are still in the processor's cache."""
 LONGEST_TABLE = 1 << 28
 
 
@@ -100,13 +107,18 @@ class _Transfer:
 
     def run(self) -> None:
         """Take pieces until there is none."""
-        offset, failures = self._next(), 0
-        while offset is not None:
+        asked: deque[int] = deque()
+        """Offsets, in the order in which they come."""
+        failures = 0
+        while True:
             try:
                 with self._client.connected() as connection:
-                    while offset is not None:
-                        self._fetch(connection, offset)
-                        offset, failures = self._next(), 0
+                    for offset in asked:  # of a connection that was cut
+                        self._ask(connection, offset)
+                    while self._ask_ahead(connection, asked):
+                        self._receive(connection, asked[0])
+                        asked.popleft()
+                        failures = 0
             except OSError:
                 failures += 1
                 if failures > TRIES or self._failed:
@@ -116,20 +128,33 @@ class _Transfer:
             except (CopyGone, CopyChanged, AccessDenied, WireError):
                 self._failed = True
                 raise
+            else:
+                return
+
+    def _ask_ahead(self, connection: CopyConnection, asked: deque[int]) -> bool:
+        """Whether there is a piece to receive."""
+        while len(asked) < AHEAD and (offset := self._next()) is not None:
+            asked.append(offset)
+            self._ask(connection, offset)
+        return bool(asked) and not self._failed
 
     def _next(self) -> int | None:
         with self._lock:
             return None if self._failed else next(self._offsets, None)
 
-    def _fetch(self, connection: CopyConnection, offset: int) -> None:
-        length = min(PIECE, len(self._target) - offset)
-        answer = connection.ask({"kind": "read", "name": msgspec.to_builtins(self._name), "offset": offset, "length": length})
-        if answer.get("length") != length:
+    def _ask(self, connection: CopyConnection, offset: int) -> None:
+        connection.send({"kind": "read", "name": msgspec.to_builtins(self._name), "offset": offset, "length": self._length(offset)})
+
+    def _length(self, offset: int) -> int:
+        return min(PIECE, len(self._target) - offset)
+
+    def _receive(self, connection: CopyConnection, offset: int) -> None:
+        length = self._length(offset)
+        if connection.receive().get("length") != length:
             raise CopyGone(f"the copy of step {self._name.step} is not there any more")
-        piece = self._target[offset : offset + length]
-        connection.receive_into(piece)
-        row = changed_row(piece, self._sums, offset // ROW)
-        if row >= 0:
-            raise CopyChanged(f"bytes {row * ROW} to {(row + 1) * ROW} of the copy of step {self._name.step} are not as they were written")
-
-
+        for at in range(offset, offset + length, SLICE):
+            part = self._target[at : min(at + SLICE, offset + length)]
+            connection.receive_into(part)
+            row = changed_row(part, self._sums, at // ROW)
+            if row >= 0:
+                raise CopyChanged(f"bytes {row * ROW} to {(row + 1) * ROW} of the copy of step {self._name.step} are not as they were written")

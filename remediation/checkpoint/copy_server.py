@@ -23,7 +23,7 @@ from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError, WireError
 from eagle_eye.training.checkpoint.memory_segment import ROW
 
-from .copy_files import CopyFiles, CopyName
+from .copy_files import CopyFiles, CopyName, SegmentMaps
 from .copy_states import Place
 from .copy_wire import CopyConnection, Source, server_context
 
@@ -50,6 +50,7 @@ class CopyServer:
         self._credentials = credentials
         self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.source = Source(host, self._listener.getsockname()[1], key)
+        self._maps = SegmentMaps()
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -110,6 +111,7 @@ class CopyServer:
     def _answer(self, connection: CopyConnection, message: dict[str, Any], files: CopyFiles) -> None:
         kind = message.get("kind")
         if kind == "due":
+            self._maps.forget_removed()
             names, stored = self._due(DUE_S)
             connection.send({"copies": [msgspec.to_builtins(name) for name in names], "stored": stored})
         elif kind == "list":
@@ -131,7 +133,7 @@ class CopyServer:
             return
         digest = blake2b(content.table + content.sums).hexdigest()
         connection.send({"payload": content.payload_bytes, "table": len(content.table), "sums": len(content.sums), "digest": digest})
-        connection.socket.sendall(content.table + content.sums)
+        connection.send_bytes(content.table + content.sums)
 
     def _read(self, connection: CopyConnection, name: CopyName, offset: int, length: int, files: CopyFiles) -> None:
         place = Place(name.file, name.slot)
@@ -144,4 +146,7 @@ class CopyServer:
             raise WireError(f"bytes {offset} to {offset + length} of {name.file} were asked for, of {known.payload}")
         self._reading(place)
         connection.send({"length": length})
-        connection.socket.sendfile(segment.content, content + offset, length)
+        if connection.is_encrypted:
+            connection.socket.sendfile(segment.content, content + offset, length)
+        else:
+            connection.send_bytes(self._maps.of(segment)[content + offset : content + offset + length])

@@ -27,6 +27,7 @@ HELLO_S = 5.0
 """How long a caller may take to show that it has the key."""
 _MAC, _NONCE = 32, 32
 _LENGTH = struct.Struct("<I")
+_TIMEVAL = struct.Struct("@2l")
 CopyMessage = Mapping[str, Any]
 
 
@@ -43,6 +44,9 @@ class CopyConnection:
 
     def __init__(self, connection: socket.socket, sending: bytes, receiving: bytes) -> None:
         self.socket = connection
+        self.is_encrypted = isinstance(connection, ssl.SSLSocket)
+        if not self.is_encrypted:
+            _wait_in_kernel(connection)
         self._sending, self._receiving = sending, receiving
         self._sent = self._received = 0
 
@@ -85,13 +89,13 @@ class CopyConnection:
             raise WireError(f"a message of {len(body)} bytes is longer than {LONGEST}")
         mac = _mac(self._sending, self._sent.to_bytes(8, "little"), body)
         self._sent += 1
-        self.socket.sendall(_LENGTH.pack(len(body)) + body + mac)
+        self.send_bytes(_LENGTH.pack(len(body)) + body + mac)
 
     def receive(self) -> dict[str, Any]:
-        [length] = _LENGTH.unpack(_exactly(self.socket, _LENGTH.size))
+        [length] = _LENGTH.unpack(self._exactly(_LENGTH.size))
         if length > LONGEST:
             raise WireError(f"a message of {length} bytes is longer than {LONGEST}")
-        body, mac = _exactly(self.socket, length), _exactly(self.socket, _MAC)
+        body, mac = self._exactly(length), self._exactly(_MAC)
         if not hmac.compare_digest(mac, _mac(self._receiving, self._received.to_bytes(8, "little"), body)):
             raise WireError("a message was changed on its way, repeated or left out (digest)")
         self._received += 1
@@ -104,14 +108,29 @@ class CopyConnection:
         self.send(message)
         return self.receive()
 
+    def send_bytes(self, content: bytes | memoryview) -> None:
+        """Of a message, or what follows one."""
+        try:
+            self.socket.sendall(content)
+        except BlockingIOError as error:
+            raise TimeoutError(f"the other end took nothing for {TIMEOUT_S:g} s") from error
+
     def receive_into(self, target: memoryview) -> None:
-        """The bytes that follow a message."""
-        at = 0
+        """The bytes that follow a message: where nothing is encrypted by one system call for all of them."""
+        at, flags = 0, 0 if self.is_encrypted else socket.MSG_WAITALL
         while at < len(target):
-            count = self.socket.recv_into(target[at:])
+            try:
+                count = self.socket.recv_into(target[at:], 0, flags)
+            except BlockingIOError as error:
+                raise TimeoutError(f"the other end sent nothing for {TIMEOUT_S:g} s") from error
             if not count:
                 raise ConnectionResetError("the connection was closed in the middle of a copy")
             at += count
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray(count)
+        self.receive_into(memoryview(found))
+        return bytes(found)
 
     def close(self) -> None:
         self.socket.close()
@@ -137,6 +156,13 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
 def _prompt(connection: socket.socket) -> None:
     """Short messages are not kept back for longer ones."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _wait_in_kernel(connection: socket.socket) -> None:
+    """The kernel ends what takes too long: Python's own time-outs ask before each piece whether there is one, and get what little is there by then."""
+    connection.settimeout(None)
+    for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, direction, _TIMEVAL.pack(int(TIMEOUT_S), round(TIMEOUT_S % 1 * 1e6)))
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

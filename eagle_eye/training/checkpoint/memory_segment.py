@@ -46,7 +46,8 @@ _HOLD, _HOLD_AT = struct.Struct("<3q"), 64
 _WORKER = 128
 _DESCRIPTION = struct.Struct("<7q32s")
 """stamp (step + 1; 0: not whole), sequence, step, bytes of the table, of the sums, of the payload, offset of the payload; digest"""
-_STAMP = struct.Struct("<q")
+_STAMP, _STAMPED = struct.Struct("<q"), struct.Struct("<3q")
+"""The stamp alone, and with sequence and step."""
 _POPULATE_WRITE, _POPULATE_BYTES = 23, 1 << 22
 """madvise(2), since Linux 5.14: maps the pages of a range, and keeps what they hold; a piece at a time, since it keeps others from mapping memory."""
 
@@ -257,8 +258,9 @@ class SegmentFile:
             return False
 
     def stamp(self, slot: int) -> SlotStamp | None:
-        """None: nothing whole is there."""
-        stamp, sequence, step = struct.unpack("<3q", os.pread(self.content.fileno(), 24, PAGE + slot * self.slot_bytes))
+        """None: nothing whole is there, or the file was cut short."""
+        words = os.pread(self.content.fileno(), _STAMPED.size, PAGE + slot * self.slot_bytes)
+        stamp, sequence, step = _STAMPED.unpack(words) if len(words) == _STAMPED.size else (0, 0, 0)
         return SlotStamp(step, sequence) if stamp > 0 else None
 
     def read(self, slot: int) -> SlotContent:

@@ -1,5 +1,6 @@
 """Copies go over real sockets on loopback, between a server and a client of one process."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from eagle_eye.training.checkpoint.memory_segment import (
     rows_of,
     slot_bytes,
 )
-from remediation.checkpoint import backup_keeper, copy_client
+from remediation.checkpoint import backup_keeper, copy_client, copy_wire
 from remediation.checkpoint.backup_keeper import BackupFailure, BackupKeeper
 from remediation.checkpoint.copy_client import CopyChanged, CopyClient, CopyGone
 from remediation.checkpoint.copy_files import CopyFiles, CopyName
@@ -176,7 +177,7 @@ def test_a_connection_that_is_cut_is_made_again_and_goes_on_where_it_was(nodes: 
             connection.send({"length": 1 << 22})
             connection.socket.sendall(b"x" * 1000)
             connection.socket.shutdown(socket.SHUT_RDWR)
-            return
+            raise ConnectionResetError
         pieces.append(offset)
         read(self, connection, name, offset, *rest)
 
@@ -204,6 +205,52 @@ def test_a_copy_that_was_written_anew_is_gone_and_nothing_of_it_is_visible(nodes
     assert whole(target, 0) is None
     target.close()
     segment.close()
+
+
+def mapped(path: Path) -> bool:
+    return any(line.rpartition(" (deleted)")[0].endswith(str(path)) or line.rstrip().endswith(str(path)) for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_segment_that_is_cut_short_while_it_is_sent_is_an_error_and_no_signal(nodes: tuple[Node, Node]) -> None:
+    ours, _ = nodes
+    written(ours.own, {0: 5}).close()
+    [name] = ours.names()
+    question = {"kind": "read", "name": msgspec.to_builtins(name), "offset": ROW, "length": ROW}
+    with closing(CopyConnection.to(ours.server.source, None)) as connection:
+        row = memoryview(bytearray(ROW))
+        assert connection.ask(question) == {"length": ROW}
+        connection.receive_into(row)
+        os.truncate(ours.own, 2 * PAGE)
+        assert connection.ask(question) == {"length": ROW}, "its description is there"
+        with pytest.raises(ConnectionError):
+            connection.receive_into(row)
+        os.truncate(ours.own, PAGE)
+    with closing(CopyConnection.to(ours.server.source, None)) as connection:
+        assert connection.ask(question) == {"length": 0}
+
+
+def test_memory_of_a_segment_that_is_removed_is_given_back(nodes: tuple[Node, Node]) -> None:
+    ours, neighbour = nodes
+    written(ours.own, {0: 5}).close()
+    [name] = ours.names()
+    with closing(neighbour.keeper([])) as keeper:
+        assert keep(keeper, ours, name)
+    with closing(CopyConnection.to(ours.server.source, None)) as connection:
+        connection.ask({"kind": "due"})
+        assert mapped(ours.own), "it is kept for the next copy"
+        ours.own.unlink()
+        connection.ask({"kind": "due"})
+        assert not mapped(ours.own)
+
+
+def test_an_end_that_sends_or_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_wire, "TIMEOUT_S", 0.02)
+    ours, theirs = socket.socketpair()
+    with theirs, closing(CopyConnection(ours, KEY, KEY)) as connection:
+        with pytest.raises(TimeoutError, match="sent nothing"):
+            connection.receive()
+        with pytest.raises(TimeoutError, match="took nothing"):
+            connection.send_bytes(bytes(1 << 23))
 
 
 def test_who_has_not_the_key_gets_nothing(nodes: tuple[Node, Node]) -> None:
