@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eagle_eye.training.checkpoint.memory_segment import PAGE, SegmentFile, fetched_beside
+from eagle_eye.training.checkpoint.memory_segment import PAGE, ROW, SegmentFile, fetched_beside
 from eagle_eye.types import Layout, RankPlacement
 from remediation.checkpoint import backup_keeper, checkpoint_cache
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
@@ -19,23 +19,39 @@ from remediation.checkpoint.copy_states import CopyState
 from .test_copies_over_tcp import payload_of, written
 
 NODES = ("n0", "n1")
-LAYOUT = Layout(
-    job="t/j/r", epoch=2, time=1.0, coordinator="n0", launchers={node: f"127.0.0.1:{node[1]}" for node in NODES},
-    placements=tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(NODES)),
-)  # fmt: skip
+
+
+def layout_of(nodes: Sequence[str], epoch: int = 2) -> Layout:
+    return Layout(
+        job="t/j/r", epoch=epoch, time=1.0, coordinator="n0", launchers={node: f"127.0.0.1:{node[1]}" for node in nodes},
+        placements=tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(nodes)),
+    )  # fmt: skip
 
 
 class Cluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str] = NODES) -> None:
+        self.folder = folder
         self.told: list[tuple[str, dict[str, str]]] = []
-        self.layout = LAYOUT
-        self.caches = {node: CheckpointCache(self.settings(folder, node), lambda: self.layout, self.ask, lambda *words: self.told.append(words), None) for node in NODES}
+        self.layout = layout_of(nodes)
+        self.caches = {node: self.cache(node) for node in nodes}
 
-    def settings(self, folder: Path, node: str) -> CacheSettings:
-        return CacheSettings(node=node, run="r", host="127.0.0.1", folder=folder, prefix=f"ee-{node}-", workers=1, limit_bytes=1 << 30)
+    def cache(self, node: str) -> CheckpointCache:
+        settings = CacheSettings(node=node, run="r", host="127.0.0.1", folder=self.folder, prefix=f"ee-{node}-", workers=1, limit_bytes=1 << 30)
+        return CheckpointCache(settings, lambda: self.layout, self.ask, lambda *words: self.told.append(words), None)
 
     async def ask(self, address: str) -> dict[str, Any]:
         return self.caches[f"n{address[-1]}"].place()
+
+    async def lose(self, *lost: str) -> None:
+        """With the node its memory is gone; another one takes its place, under the same name."""
+        for node in lost:
+            await self.caches[node].close()
+            for path in self.folder.glob(f"ee-{node}-*"):
+                path.unlink()
+        for node in lost:
+            self.caches[node] = self.cache(node)
+            self.caches[node].start()
+        self.layout = layout_of(self.layout.nodes, self.layout.epoch + 1)
 
     async def close(self) -> None:
         for cache in self.caches.values():
@@ -44,7 +60,7 @@ class Cluster:
 
 def run(folder: Path, work: Callable[[Cluster], Awaitable[None]], *started: str) -> None:
     async def all_of_it() -> None:
-        cluster = Cluster(folder)
+        cluster = Cluster(folder, tuple(dict.fromkeys((*NODES, *started))))
         for node in started:
             cluster.caches[node].start()
         try:
@@ -102,7 +118,7 @@ def test_a_new_epoch_sends_what_the_neighbour_may_have_lost(tmp_path: Path) -> N
         backup = tmp_path / "ee-n0-backup-1of2.memory"
         await until(lambda: CopyState.BACKED_UP in states(cluster.caches["n1"]))
         backup.unlink()
-        cluster.layout = Layout(**{name: getattr(LAYOUT, name) for name in LAYOUT.__struct_fields__} | {"epoch": 3})
+        cluster.layout = layout_of(NODES, 3)
         await until(backup.exists)
         assert payload_of(backup, 5) == payload_of(tmp_path / "ee-n1-0.memory", 5)
 
@@ -141,7 +157,28 @@ def test_a_neighbour_that_does_not_ask_is_told_once_and_holds_nothing(tmp_path: 
 
 def test_nothing_is_searched_for_before_the_first_epoch_has_ended(tmp_path: Path) -> None:
     async def work(cluster: Cluster) -> None:
-        cluster.layout = Layout(**{name: getattr(LAYOUT, name) for name in LAYOUT.__struct_fields__} | {"epoch": 1})
+        cluster.layout = layout_of(NODES, 1)
         assert cluster.caches["n1"].fetch(7, Wanted(rank=1, world=2, path=tmp_path / "ee-n1-0.memory", worker="r/n1/0")).state == "none"
 
     run(tmp_path, work, *NODES)
+
+
+@pytest.mark.parametrize(("lost", "nowhere"), [(("n1",), ()), (("n0", "n2"), ()), (("n3", "n0"), ("n3",))])
+def test_what_is_lost_with_nodes_is_in_memory_unless_two_of_them_are_neighbours(tmp_path: Path, lost: tuple[str, ...], nowhere: tuple[str, ...]) -> None:
+    """Of the first of two neighbours nobody has a copy: the job loads from storage."""
+
+    async def work(cluster: Cluster) -> None:
+        own = {node: tmp_path / f"ee-{node}-0.memory" for node in cluster.layout.nodes}
+        for rank, path in enumerate(own.values()):
+            written(path, {0: 5}, rank=rank, payload=ROW).close()
+        before = {node: payload_of(path, 5) for node, path in own.items()}
+        await until(lambda: all(CopyState.BACKED_UP in states(cache) for cache in cluster.caches.values()))
+        await cluster.lose(*lost)
+        for node in lost:
+            wanted = Wanted(rank=int(node[1]), world=2, path=own[node], worker=f"r/{node}/0")
+            found: Found = await until(lambda node=node, wanted=wanted: (answer := cluster.caches[node].fetch(7, wanted)).state != "busy" and answer)
+            assert found.state == ("none" if node in nowhere else "done")
+            if found.state == "done":
+                assert payload_of(Path(found.path), 5) == before[node]
+
+    run(tmp_path, work, "n0", "n1", "n2", "n3")
