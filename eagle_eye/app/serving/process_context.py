@@ -20,7 +20,7 @@ from remediation.job_commands.action_commands import Commander
 from .notice_writer import NoticeWriter
 
 if TYPE_CHECKING:
-    from eagle_eye.history.history_service import HistoryService
+    from .history_process import HistoryProcess, HistoryWriter
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,9 @@ class ProcessContext:
     """Set when this process has written something that a leader reads."""
     runners: dict[int, Runner] = field(default_factory=dict)
     """Partition → its runner, for those that this process owns now."""
-    histories: "dict[int, HistoryService]" = field(default_factory=dict)
+    history_process: "HistoryProcess | None" = None
+    """Writes the history of all partitions; None where threads of this process do, or none is written."""
+    histories: "dict[int, HistoryWriter]" = field(default_factory=dict)
     """Partition → the service that writes its history."""
     leading: "LeaderContext | None" = None
     """None on a standby, and in the role `detect`."""

@@ -6,11 +6,15 @@ they are stopped in the reverse order. Both are called in a thread of their own,
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from .alert_wiring import alerts_of
 from .leader_services import event_table_service, retention_service, throughput_service
 from .process_context import LeaderContext, ProcessContext
+
+if TYPE_CHECKING:
+    from .history_process import HistoryWriter
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +32,19 @@ class Service(Protocol):
 
 
 def process_services(context: ProcessContext) -> list[Service]:
-    """Services of the process itself: the HTTP port."""
-    if not context.config.server.http:
-        return []
-    from .http_port import http_port
+    """Services of the process itself: the process that writes its history, the HTTP port."""
+    services: list[Service] = []
+    config = context.config
+    if config.history.enabled and config.stream.kafka.brokers and config.server.role != "lead":
+        from .history_process import HistoryProcess, spawn
 
-    return [http_port(context)]
+        context.history_process = HistoryProcess(partial(spawn, config), clock=context.clock, on_notice=context.notices.put)
+        services.append(context.history_process)
+    if config.server.http:
+        from .http_port import http_port
+
+        services.append(http_port(context))
+    return services
 
 
 def leader_services(context: ProcessContext, leading: LeaderContext) -> list[Service]:
@@ -51,9 +62,12 @@ def partition_services(context: ProcessContext, partition: int) -> list[Service]
     """Services of a partition that this process owns: the writer of its history."""
     if not context.config.history.enabled:
         return []
-    from eagle_eye.history.factory import history_service
+    if context.history_process is not None:
+        history: HistoryWriter = context.history_process.partition(partition)
+    else:
+        from eagle_eye.history.factory import history_service
 
-    history = history_service(context.config, context.stream, partition, context.clock, context.notices.put)
+        history = history_service(context.config, context.stream, partition, context.clock, context.notices.put)
     context.histories[partition] = history
     return [history]
 
