@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,13 @@ class HostCollector:
 
     interval_s: ClassVar[float] = 1.0
     timeout_s: ClassVar[float] = 3.0
+    later: ClassVar[frozenset[str]] = frozenset({"processes_blocked"})
+    """Metrics that have no value before `blocked_s` is over."""
+    remedies: ClassVar[Mapping[str, str]] = {
+        "clock_offset_s": "let chronyd set the clock and tell how far it is off: apt install chrony",
+        **dict.fromkeys(PRESSURES, "boot the kernel with psi=1"),
+    }
+    """What gives a metric a value where it has none."""
 
     def __post_init__(self) -> None:
         self._before: Counters = {}

@@ -65,8 +65,11 @@ class _Trees:
     path: Doubles
 
 
-CONSTANT = frozenset({"processors", "file_descriptors_percent", "clock_offset_s", "clock_synchronised"})
-"""Metrics that say what a machine is, or that drift for days: not how it does."""
+CONSTANT = frozenset({
+    "processors", "file_descriptors_percent", "clock_offset_s", "clock_synchronised",
+    "agent_cpu_percent", "agent_memory_bytes", "spool_records", "spool_age_s", "spool_dropped_per_s",
+})  # fmt: skip
+"""Metrics that say what a machine is, that drift for days, or that are our agent's: not how the machine does."""
 STATES_OF_GPUS = frozenset({
     "ecc_corrected_total", "ecc_uncorrected_total", "ecc_memory_uncorrected_total", "ecc_cache_uncorrected_total", "ecc_registers_uncorrected_total", "ecc_sram_uncorrected_total",
     "remapped_rows", "remapped_rows_uncorrected", "remap_pending", "remap_failed", "retired_pages", "retired_pages_pending",

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.factory import confirmed_by, open_stream
-from eagle_eye.stream.spool import SpooledWriter
+from eagle_eye.stream.spool import SpooledWriter, SpoolStatus
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
 from eagle_eye.writable_text import words_of
@@ -292,7 +292,10 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     incarnation = uuid.uuid4().hex[:12]
     credentials = node_credentials(config.access, node, clock)
     inbox: Inbox = SimpleQueue()
-    collectors = build_collectors(config, node, clock)
+    def spool_status() -> SpoolStatus:
+        return writer.status()  # made below: a collector asks once the agent runs
+
+    collectors = build_collectors(config, node, clock, spool_status)
     stream = LazyStream(lambda: open_stream(config, clock, node=node))
     stream.open()
     writer = SpooledWriter(
@@ -322,15 +325,15 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         writer.close(CLOSE_S)  # records that were in flight when the stream was closed go to the spool
 
 
-def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorThread]:
-    """Every collector that is available and not switched off, and those that the configuration adds.
+def build_collectors(config: Config, node: str, clock: Clock, spool_status: Callable[[], SpoolStatus] | None = None) -> list[CollectorThread]:
+    """Every collector that is available and not switched off, and those that the configuration adds. `spool_status`: of the agent's writer.
 
     Beside a collector's own fields, `interval_s` and `timeout_s` may be set for each. Raises PluginError.
     """
     poll_s = config.agent.stall_poll_s
     services = {
         "node": node, "run_dir": config.run, "state_dir": config.state, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s,
-        "stall": config.stall, "topology": config.topology,
+        "stall": config.stall, "topology": config.topology, "spool_status": spool_status,
     }  # fmt: skip
     intervals = {"training": poll_s}
     chosen = plugins.chosen("collectors", config.collectors)

@@ -1,6 +1,6 @@
 """What the agent can read on this machine, collector by collector, and how to mend what it cannot."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from typing import NamedTuple
@@ -66,15 +66,21 @@ def _checked(pool: ThreadPoolExecutor, collector: CollectorThread, first: "Futur
     if not readings:
         source = getattr(collector.collector, "reads_from", "")
         return CollectorCheck(collector.name, "idle", f"nothing to read at the moment{f' in {source}' if source else ''}", (), "")
-    return CollectorCheck(collector.name, "reads", _words(readings), _missing(readings), "")
+    missing = _missing(readings, getattr(collector.collector, "later", frozenset()))
+    remedies = getattr(collector.collector, "remedies", {})
+    remedy = "; ".join(dict.fromkeys(remedies[name] for name in missing if name in remedies))
+    return CollectorCheck(collector.name, "reads", _words(readings), missing, remedy)
 
 
 def _words(readings: list[Reading]) -> str:
     return ", ".join(f"{len(reading.names)} metrics of {len(reading.entities)} {reading.kind}{'s' if len(reading.entities) != 1 else ''}" for reading in readings)
 
 
-def _missing(readings: list[Reading]) -> tuple[str, ...]:
-    """Metrics without a value for any entity."""
+def _missing(readings: list[Reading], later: Collection[str]) -> tuple[str, ...]:
+    """Metrics without a value for any entity, but for those that have none before a `later` look."""
     return tuple(
-        name for reading in readings for name, column in zip(reading.names, reading.matrix.T, strict=True) if not np.isfinite(column).any()
+        name
+        for reading in readings
+        for name, column in zip(reading.names, reading.matrix.T, strict=True)
+        if name not in later and not np.isfinite(column).any()
     )

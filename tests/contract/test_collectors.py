@@ -75,6 +75,7 @@ WITHOUT_UNIT = {
     "free_inodes": "count, as the file system has it",
     "disconnected_servers": "count of Lustre servers",
     "processes_blocked": "count of processes",
+    "spool_records": "count of records",
     "clock_synchronised": "1 while the clock follows another one, else 0",
     "hang_reported": "1 while xpu_timer says that a kernel has run for longer than its limit, else 0",
 }

@@ -34,6 +34,19 @@ class Healthy:
 
 
 @dataclass
+class Patient(Healthy):
+    """Knows what its metric without a value needs: a command, or time."""
+
+    later: ClassVar[frozenset[str]] = frozenset()
+    remedies: ClassVar[dict[str, str]] = {"a_s": "another one", "c_s": "apt install c"}
+
+
+@dataclass
+class Later(Patient):
+    later: ClassVar[frozenset[str]] = frozenset({"c_s"})
+
+
+@dataclass
 class Failing:
     def collect(self) -> list[Reading]:
         raise OSError(13, "Permission denied", "/sys/x")
@@ -80,6 +93,12 @@ def test_what_works_is_told_with_what_has_no_value(tmp_path: Path) -> None:
     assert (check.state, check.reads, check.missing) == ("reads", "3 metrics of 1 node", ("c_s",))
 
 
+def test_what_has_no_value_is_told_with_its_remedy_and_what_comes_later_is_not_missing(tmp_path: Path) -> None:
+    patient, later = checked(tmp_path, Patient), checked(tmp_path, Later)
+    assert (patient.missing, patient.remedy) == (("c_s",), "apt install c")
+    assert (later.missing, later.remedy) == ((), "")
+
+
 def test_what_is_missing_is_told_with_its_remedy(tmp_path: Path) -> None:
     check = checked(tmp_path, Missing)
     assert (check.state, check.reads, check.remedy) == ("unavailable", "this node has no such card", "put one in")
@@ -98,5 +117,5 @@ def test_what_fails_or_hangs_is_told_and_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_is_not_there_cannot_be_left_out() -> None:
-    with pytest.raises(ConfigError, match="no such collector; there are collective, fabric, gpu, host"):
+    with pytest.raises(ConfigError, match="no such collector; there are agent_metrics, collective, fabric, gpu, host"):
         left_out(Config(), ["gqu"])
