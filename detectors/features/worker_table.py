@@ -8,7 +8,18 @@ from eagle_eye.event_attributes import integer_attribute
 from eagle_eye.frames import Frame
 from eagle_eye.types import Doubles, Event, Integers, Kind
 
-from .worker_positions import AGE, COLUMNS, MARKS, PHASE, SEEN, WorkerPositions, finished_rows, row_of, row_of_ended
+from .worker_positions import (
+    AGE,
+    COLUMNS,
+    MARKS,
+    PHASE,
+    SEEN,
+    STATE,
+    WorkerPositions,
+    finished_rows,
+    row_of,
+    row_of_ended,
+)
 
 
 class WorkerTable:
@@ -24,6 +35,8 @@ class WorkerTable:
         """Worker → time of its `resumed` event; readings from before that are out of date."""
         self._finished: dict[str, Doubles] = {}
         """Worker that has finished → its last row."""
+        self._only_read: set[str] = set()
+        """Those of them that no event tells of: it may be the last reading of who had their name in the epoch before."""
 
     def resume(self, event: Event) -> None:
         """Take a `resumed` event."""
@@ -32,10 +45,12 @@ class WorkerTable:
     def stall(self, worker: str) -> None:
         """A `stall` event tells that it stands again."""
         self._resumed.pop(worker, None)
+        self._lives(worker)
 
     def finish(self, event: Event) -> None:
         """Take a `worker.finished` event."""
         self._finished[event.entity.name] = np.array(row_of_ended(event))
+        self._only_read.discard(event.entity.name)
 
     def read(self, frame: Frame, late_ticks: int) -> list[str]:
         """Take the rows of a tick; returns who has finished. `late_ticks`: so long the row of the tick before stays valid where a batch is late."""
@@ -103,8 +118,17 @@ class WorkerTable:
 
     def _take_finished(self, rows: Doubles) -> list[str]:
         """A finished worker has no age and no phase; its step and marks show how far the others have to come."""
+        for index in np.flatnonzero(np.isfinite(rows[:, STATE])).tolist() if self._only_read else ():
+            self._lives(self.workers[index])
         found = np.flatnonzero(finished_rows(rows)).tolist()
         for index in found:
             rows[index, [AGE, PHASE]] = np.nan
+            self._only_read |= {self.workers[index]} - self._finished.keys()
             self._finished[self.workers[index]] = rows[index].copy()
         return [self.workers[index] for index in found]
+
+    def _lives(self, worker: str) -> None:
+        """Its process is seen: it has not finished, unless an event says so, behind which this was told late."""
+        if worker in self._only_read:
+            self._only_read.remove(worker)
+            del self._finished[worker]

@@ -398,9 +398,11 @@ class Finished:
     worker: int
     begin: int = 4
     steps_short: int = 0
+    end: float = float("inf")
+    """From this tick on another process has its name."""
 
     def __call__(self, draft: Draft) -> None:
-        if draft.tick >= self.begin:
+        if self.begin <= draft.tick < self.end:
             metrics = draft.metrics[Kind.WORKER]
             metrics["running"][self.worker] = 0
             metrics["state"][self.worker] = np.nan
@@ -438,3 +440,28 @@ def test_a_stall_told_by_events_is_judged_without_waiting_for_who_has_finished()
     told = cut_frame(NOW, *stalls("cfcc", step=1000)[1:], layout=LAYOUT)
     named = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
     assert kinds(claims_of(Stall(), [*frames, told])) == named
+
+
+BEFORE = Finished(0, begin=4, end=5)
+"""The last reading of who had the worker's name in the epoch before: its process has ended."""
+
+
+def test_fault_a_stopped_worker_is_named_though_the_last_reading_of_its_predecessor_came_into_its_epoch() -> None:
+    begun = cut_frame(NOW - 2.1, event("epoch.started", job(), NOW - 2.1, epoch=2, reason="death"), layout=LAYOUT)
+    frames = list(job_frames(2, 2, 5, np.random.default_rng(0), faults=[BEFORE]))
+    assert kinds(claims_of(Stall(), [*frames[:4], begun, frames[4], stopped_in_epoch(2)])) == [("worker.stopped", "run/node-0/0", True)]
+
+
+def test_fault_who_is_read_again_has_not_finished_and_is_found_where_it_hangs() -> None:
+    claims = claims_of(Stall(), job_frames(2, 2, 14, np.random.default_rng(0), faults=[FrozenWorker(worker=0, begin=7), BEFORE]))
+    assert ("worker.stalled", "run/node-0/0", True) in kinds(claims)
+
+
+def test_twin_a_stop_of_before_that_is_told_late_is_none_of_a_worker_that_has_ended_well() -> None:
+    ended = cut_frame(NOW, event("worker.finished", worker("node-0", 0), NOW + 0.1, epoch=1, step=12), layout=LAYOUT)
+    assert kinds(run(ended, stopped_in_epoch(1))) == []
+
+
+def stopped_in_epoch(epoch: int) -> Frame:
+    (stop,) = [each for each in stalls("cccc", state="T", behind=1, epoch=epoch) if each.attributes["state"] == "T"]
+    return cut_frame(NOW + 2.0, stop, layout=LAYOUT)
