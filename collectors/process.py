@@ -1,7 +1,7 @@
-"""Ends of processes without a launcher: workers whose launcher was killed, and processes named in the configuration.
+"""Ends of processes without a launcher: workers whose launcher was killed, and processes named in the configuration; and launchers that are stopped.
 
 A launcher reports the end of its own workers, with exit code and last lines of output. This collector reports those that
-no launcher can report: one `exit` event each.
+no launcher can report: one `exit` event each. Nor can a launcher say that it is stopped by a signal.
 """
 
 import os
@@ -16,6 +16,7 @@ from eagle_eye.types import Event, Kind
 
 from .agent.job_directory import JobDirectory, trusted
 from .agent.unsigned_event import unsigned_event
+from .worker.launcher_processes import LauncherProcesses
 from .worker.procfs import DEAD, ProcessHandle
 
 
@@ -32,7 +33,7 @@ class _Owner(NamedTuple):
 
 @dataclass
 class ProcessCollector:
-    """`exit` events of orphaned workers and of the processes in `pids`."""
+    """`exit` events of orphaned workers and of the processes in `pids`, `launcher.stopped` and `launcher.continued`."""
 
     run_dir: Path = Path("/run/eagle-eye")
     """Run directory with the launchers' job files; set by the agent."""
@@ -49,6 +50,7 @@ class ProcessCollector:
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))
         self._watched: dict[tuple[str, int, int, int], tuple[_Owner, ProcessHandle]] = {}
+        self._launchers = LauncherProcesses(self.node, self.clock.now)
         for pid in self.pids:
             self._watch((str(pid), 0, pid, 0), _Owner(f"{self.node}/pid-{pid}"))
 
@@ -59,7 +61,7 @@ class ProcessCollector:
                 owner = _Owner(worker.worker, job.job, job.run, str(worker.rank), str(worker.epoch))
                 self._watch(worker.life, owner, None if trusted(job.user) else job.user)
         listed = {worker.life for job in jobs.values() for worker in job.workers}
-        ended = []
+        ended = list(self._launchers.look(jobs.values()))
         for life, (owner, process) in list(self._watched.items()):
             if owner.run and life not in listed:  # its launcher has removed it and reports its end
                 self._forget(life)

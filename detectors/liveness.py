@@ -5,7 +5,7 @@ closed, and the training shows it: the job stalls, a worker saw a connection bre
 restarted server, an unavailable stream, a dead agent, a network between launchers that is cut give one or two of these
 signs. A launcher counts as lost when its session is closed and its node's agent tells of workers that ended with it: one
 that does not answer is out of sight, and its workers train on. It counts as lost, too, when its job has gone on without a node whose
-agent reports: then it is told although the launcher was back before anybody looked.
+agent reports: then it is told although the launcher was back before anybody looked, and with its process state where the agent saw that it was only stopped.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from eagle_eye.types import Claim, Entity, Event, Evidence, Kind, Layout
 
 from .features.active_claims import ActiveClaims
 from .features.exit_status import status_of_exception
+from .features.launcher_states import LauncherStates
 
 ROLES = ("agent", "launcher")
 GONE_ON = "gone_on_s"
@@ -81,10 +82,12 @@ class Liveness:
     """Node → the epoch in which its job went on, or stopped, without it, and when that was read; until it is clear what was lost."""
     _ended: dict[str, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """Node → when the loss of its launcher was told last, and in which epoch."""
+    _states: LauncherStates = field(default_factory=LauncherStates, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
+            self._states.take(event)
             yield from self._take(event)
             yield from self._take_stop(event, frame)
             if event.node in self._nodes and self._nodes[event.node].lost:
@@ -270,7 +273,9 @@ class Liveness:
         broke = self._broke.get(name)
         seen = (Evidence(text=f"the session of the launcher on {name} broke", event=broke.id),) if broke is not None else ()
         began = min(since if broke is None else broke.time, time)
-        yield from self._claims.report(Claim(entity=entity, kind="launcher.lost", score=0.95, since=began, evidence=(*seen, proof)), revise=False)
+        ended = self._nodes.get(name, _Node()).orphan is not None
+        stopped = () if ended else self._states.evidence(name, began)
+        yield from self._claims.report(Claim(entity=entity, kind="launcher.lost", score=0.95, since=began, evidence=(*stopped, *seen, proof)), revise=False)
 
     def _silence(self, name: str, frame: Frame) -> Evidence | None:
         age = self._age(name, frame)

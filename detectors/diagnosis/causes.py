@@ -110,6 +110,8 @@ OWN_TROUBLE = (
 """What a worker's end explains of itself: no exception, for that came before it; and what the kernel said of its end."""
 OWN_END = (Consequence("worker.exited", Scope.WORKER),)
 SAME_NODE = (Consequence("*", Scope.NODE),)
+STOPPED_BEFORE = (Consequence("launcher.stopped", Scope.NODE, early_s=float("inf")),)
+"""However long its launcher was stopped before the job went on without it."""
 SAME_GPU = (Consequence("gpu.xid", Scope.GPU, early_s=5.0),)
 """What a program did to its GPU; the Xids of broken hardware are stronger than any exception."""
 PREEMPTED_EARLY_S, PREEMPTED_LATE_S = 30.0, 120.0
@@ -153,7 +155,7 @@ CAUSES = (
         "node lost",
         "node.lost",
         Severity.SEV1,
-        follows=(*SAME_NODE, *OF_A_LOSS, *WAITS_FOR_LAUNCHERS),
+        follows=(*SAME_NODE, *STOPPED_BEFORE, *OF_A_LOSS, *WAITS_FOR_LAUNCHERS),
         together_s=5.0,
         early_s=10.0,
         late_s=LONG_LIVED_S,
@@ -179,15 +181,22 @@ CAUSES = (
             ("gpu driver error", "gpu driver error"),
         )
     ),
-    Cause(
-        "launcher lost",
-        "launcher.lost",
-        Severity.SEV2,
-        follows=(Consequence("*", Scope.NODE, early_s=1.0), *OF_A_LOSS, *WAITS_FOR_LAUNCHERS),
-        together_s=5.0,
-        early_s=5.0,
-        late_s=LONG_LIVED_S,
-        rivals=(("control channel of the node cut", "whether the launcher's process still lives"),),
+    *(
+        Cause(
+            word,
+            "launcher.lost",
+            Severity.SEV2,
+            statuses,
+            (Consequence("*", Scope.NODE, early_s=1.0), *STOPPED_BEFORE, *OF_A_LOSS, *WAITS_FOR_LAUNCHERS),
+            together_s=5.0,
+            early_s=5.0,
+            late_s=LONG_LIVED_S,
+            rivals=rivals,
+        )
+        for word, statuses, rivals in (
+            ("launcher stopped", ("stopped",), ()),
+            ("launcher lost", (), (("control channel of the node cut", "whether the launcher's process still lives"),)),
+        )
     ),
     Cause(
         "gpu error",
@@ -332,6 +341,7 @@ CAUSES = (
         early_s=5.0,
         rivals=(("a broken network between the launchers", "whether their nodes reach one another, and what their logs say"),),
     ),
+    Cause("launcher stopped", "launcher.stopped", Severity.INFO, accuses=False, together_s=10.0),
     Cause("node unused", "node.unused", Severity.INFO, accuses=False, together_s=10.0),
     Cause("loss spike", "loss.spike", Severity.INFO),
     Cause("thread exception", "thread.exception", Severity.INFO, accuses=False, together_s=10.0),

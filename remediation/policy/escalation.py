@@ -95,6 +95,7 @@ WAITING = Escalation(remedy="mend what the evidence names; the launchers try aga
 NO_QUORUM = Escalation(remedy="mend the network between the launchers, or start those that have stopped; the job trains on, and cannot heal itself meanwhile")
 UNUSED = Escalation(remedy="the job's next restart takes the node in; a job that is started with --heal restart:N does so by itself")
 """To take it in, all that trains would have to be restarted, which the job may not do and nobody has asked for."""
+LAUNCHER_STOPPED = Escalation(remedy="continue it, as the evidence says (kill -CONT); the job trains on, and cannot heal itself on that node meanwhile")
 SLOWER = Escalation(remedy="look at the clocks, temperature and power of that GPU beside its peers'; nothing is restarted or evicted for a few percent")
 """Slower than its peers or than it was, by less than `worker.slow` asks for: however sure that is, it is no reason to stop a job that runs."""
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
@@ -115,6 +116,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "out of memory": PROGRAM,
     "preempted": PREEMPTED,
     "launcher lost": LOST,
+    "launcher stopped": LOST,
     "node lost": LOST,
     "gpu fault": BROKEN,
     "gpu lost": BROKEN,
@@ -141,6 +143,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
 
 BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {
     ("storage error", Severity.SEV3): UNSAVED,
+    ("launcher stopped", Severity.INFO): LAUNCHER_STOPPED,
     ("cpu quota", Severity.INFO): QUOTA,
     ("host contended", Severity.INFO): CONTENDED,
     ("unequal compute", Severity.INFO): UNEQUAL,

@@ -124,8 +124,7 @@ def deaths(draft: Draft) -> None:
     """Events of every kind that somebody might claim, at ticks of their own."""
     workers = [Entity(kind=Kind.WORKER, name=worker) for worker in draft.layout.workers]
     node = Entity(kind=Kind.NODE, name=draft.layout.nodes[-1])
-    gpu = Entity(kind=Kind.GPU, name=draft.layout.placements[0].gpu)
-    job = Entity(kind=Kind.JOB, name=draft.layout.job)
+    gpu, job = Entity(kind=Kind.GPU, name=draft.layout.placements[0].gpu), Entity(kind=Kind.JOB, name=draft.layout.job)
     common = {"epoch": str(draft.layout.epoch), "step": "10", "rank": "1", "pid": "4711"}
     if draft.tick == 40:
         draft.tell("exception", workers[1], type="RuntimeError", message="CUDA error", traceback="…", **common)
@@ -155,6 +154,7 @@ def deaths(draft: Draft) -> None:
         )  # fmt: skip
     if draft.tick == 60:
         draft.tell("node.held", node, epoch="2", reason="processes 7 do not end", seen_by="node-0")
+        draft.tell("launcher.stopped", node, pid="7")
         draft.tell("node.unused", node, epoch="1", reason="--heal none", seen_by="node-0")
         draft.tell("coordinator.isolated", job, epoch="1", reason="node-1 cannot be reached")
     if draft.tick == 72:

@@ -19,6 +19,7 @@ from detectors.loss import Loss
 from detectors.nccl_ranks import NcclRanks
 from detectors.runtime.detector_set import DetectorSet
 from detectors.stall import Stall
+from detectors.stopped_launchers import StoppedLaunchers
 from detectors.straggler import Straggler
 from detectors.throughput import ThroughputLoss
 from detectors.unused_nodes import UnusedNodes
@@ -36,7 +37,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum, UnusedNodes)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum, UnusedNodes, StoppedLaunchers)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

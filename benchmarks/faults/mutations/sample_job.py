@@ -73,6 +73,8 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "coordinator.isolated": (Kind.JOB, {"epoch": "1", "reason": "node-b cannot be reached"}),
     "coordinator.reunited": (Kind.JOB, {"epoch": "1"}),
     "node.held": (Kind.NODE, {"epoch": "1", "reason": "state D"}),
+    "launcher.stopped": (Kind.NODE, {"pid": "7"}),
+    "launcher.continued": (Kind.NODE, {"pid": "7"}),
     "node.unused": (Kind.NODE, {"epoch": "1", "reason": "--heal none"}),
     "vote.withheld": (Kind.NODE, {"epoch": "1", "reason": "disk full"}),
     "step.skipped": (Kind.JOB, {"epoch": "2", "step": "7", "cause": "c", "skipped": "1"}),

@@ -107,3 +107,37 @@ def test_no_descriptor_is_left_open(tmp_path: Path, child: subprocess.Popen[byte
     end(child)
     collect(collector)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_stopped_launcher_is_told_once_and_once_more_when_it_goes_on(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    write_listing(tmp_path, DEAD_PID, launcher=child.pid)
+    collector = ProcessCollector(run_dir=tmp_path, node="n1", clock=FakeClock())
+    assert collect(collector) == [], "twin: one that runs"
+    for number, name in ((signal.SIGSTOP, "launcher.stopped"), (signal.SIGCONT, "launcher.continued")):
+        child.send_signal(number)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOWAIT)
+        (event,) = collect(collector, looks=5)
+        assert (event.name, event.job, event.entity.name, event.attributes["pid"]) == (name, "default/gpt/r1", "n1", str(child.pid))
+
+
+def test_a_stopped_launcher_that_ends_is_not_stopped_any_more(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    write_listing(tmp_path, DEAD_PID, launcher=child.pid)
+    collector = ProcessCollector(run_dir=tmp_path, node="n1", clock=FakeClock())
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    assert [event.name for event in collect(collector)] == ["launcher.stopped"]
+    end(child)
+    (event,) = collect(collector)
+    assert (event.name, "has ended" in event.message) == ("launcher.continued", True)
+
+
+def test_twin_one_that_is_stopped_in_a_single_look_is_not_told(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    write_listing(tmp_path, DEAD_PID, launcher=child.pid)
+    collector = ProcessCollector(run_dir=tmp_path, node="n1", clock=FakeClock())
+    for _ in range(3):
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert collector.collect() == []
+        child.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, child.pid, os.WCONTINUED)
+        assert collector.collect() == []
