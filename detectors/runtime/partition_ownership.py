@@ -2,6 +2,7 @@
 
     detect/<incarnation>     a process with the detect role that is alive; each renews its own
     partition/<n>     the owner of a partition; the lease's term is the generation of the owner's marks
+    declined/<n>/<incarnation>     on that partition detection has failed again and again in this process: another one may try
 
 Each process reads the same leases, computes the same assignment, and acts on its own part: it releases partitions beyond
 its share and takes free ones of its share. While the ledger is unavailable nothing changes, as no other process can take
@@ -10,7 +11,9 @@ a partition either; if one did so before, its marks in the stream end the work o
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from eagle_eye.clock import Clock
@@ -19,6 +22,9 @@ from eagle_eye.ledger import Lease, LeaseHolder
 
 MEMBER = "detect/"
 PARTITION = "partition/"
+DECLINED = "declined/"
+DECLINED_S = 300.0
+"""A process that has given up a partition is not offered it for so long, as long as another process may try."""
 FORGET_S = 3600.0
 _log = logging.getLogger(__name__)
 
@@ -44,6 +50,11 @@ class PartitionWork(Protocol):
     @property
     def ended(self) -> bool:
         """Its thread has ended."""
+        ...
+
+    @property
+    def given_up(self) -> bool:
+        """It has failed so often in a row that another process should try."""
         ...
 
     def check(self) -> None:
@@ -80,6 +91,8 @@ class PartitionOwnership:
         self._deadline: dict[int, float] = {}
         self._lost: dict[int, PartitionWork] = {}
         """Asked to stop; another process owns them already."""
+        self._declined: dict[int, float] = {}
+        """Given up, since detection failed here; until when, by the monotonic clock."""
         self._unavailable = False
         self._wait_until = -math.inf
         """Take nothing before this time: leases that ran out while the ledger was unavailable may be renewed first."""
@@ -91,6 +104,7 @@ class PartitionOwnership:
                 work.check()
             self._renew()
             self._release()
+            self._offer_again()
             target = self._assignment()
             if target is None:
                 return
@@ -114,17 +128,18 @@ class PartitionOwnership:
         self._leaving |= {partition: self._stopped(partition) for partition in list(self.owned)}
         for work in [*self._leaving.values(), *self._lost.values()]:
             work.join()
-        for name in [*map(_name, self._leaving), self._member]:
+        for name in [*map(_name, self._leaving), *map(self._declined_name, self._declined), self._member]:
             try:
                 self._leases.resign(name, self._holder, self._clock.now())
             except EagleEyeError as error:
                 _log.warning("lease %s could not be released and will expire: %s", name, error)
 
     def _renew(self) -> None:
-        names = [self._member, *map(_name, [*self.owned, *self._leaving])]
+        names = [self._member, *map(_name, [*self.owned, *self._leaving]), *map(self._declined_name, self._declined)]
         ours = self._leases.renew_all(names, self._holder, self._lease_s, self._clock.now())
         if self._member not in ours:
-            self._leases.forget(MEMBER, FORGET_S, self._clock.now())
+            for prefix in (MEMBER, DECLINED):
+                self._leases.forget(prefix, FORGET_S, self._clock.now())
             self._leases.acquire(self._member, self._holder, self._lease_s, self._clock.now())
         lost = [partition for partition in self.owned if _name(partition) not in ours]
         if lost:
@@ -152,7 +167,26 @@ class PartitionOwnership:
             return None
         for partition in self._leaving:
             holders.pop(_name(partition), None)
-        return assign_partitions({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members)
+        declined = {(lease.name.split("/")[1], lease.holder.incarnation) for lease in self._leases.living(DECLINED, now)}
+        refused = {partition: frozenset(member for member in members if (str(partition), member) in declined) for partition in range(self._partitions)}
+        self._give_up({partition for partition, by in refused.items() if members - by - {ours}}, refused)
+        return assign_partitions({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members, refused)
+
+    def _give_up(self, others: Collection[int], refused: dict[int, frozenset[str]]) -> None:
+        """Leave to others what has failed here again and again; `others`: partitions that another process may try."""
+        for partition in [partition for partition, work in self.owned.items() if work.given_up and partition in others]:
+            if self._leases.acquire(self._declined_name(partition), self._holder, self._lease_s, self._clock.now()) is not None:
+                _log.warning("partition %d is left to another process for %g s, since detection on it failed here again and again", partition, DECLINED_S)
+                self._declined[partition] = self._clock.monotonic() + DECLINED_S
+                refused[partition] |= {self._holder.incarnation}
+
+    def _offer_again(self) -> None:
+        for partition in [partition for partition, until in self._declined.items() if self._clock.monotonic() >= until]:
+            self._leases.resign(self._declined_name(partition), self._holder, self._clock.now())
+            del self._declined[partition]
+
+    def _declined_name(self, partition: int) -> str:
+        return f"{DECLINED}{partition}/{self._holder.incarnation}"
 
     def _renew_superseded(self) -> None:
         """The stream has a higher generation than this ledger although the lease is ours: start again above it."""
@@ -181,11 +215,12 @@ def _name(partition: int) -> str:
     return f"{PARTITION}{partition}"
 
 
-def assign_partitions(holders: Mapping[int, str | None], members: Collection[str]) -> dict[int, str]:
+def assign_partitions(holders: Mapping[int, str | None], members: Collection[str], declined: Mapping[int, Collection[str]] = MappingProxyType({})) -> dict[int, str]:
     """Partition → the member that should own it: evenly spread, with as few moves as possible. Pure.
 
     Every member that sees the same holders computes the same assignment. holders: current owner of each partition; None
-    or a name that is not among the members counts as free. The shares of two members differ by one partition at most.
+    or a name that is not among the members counts as free. The shares of two members differ by one partition at most,
+    unless some have declined one: it goes to another member, as long as not all have.
     """
     if not members:
         return {}
@@ -203,4 +238,13 @@ def assign_partitions(holders: Mapping[int, str | None], members: Collection[str
         missing = quota[member] - min(len(held[member]), quota[member])
         kept |= dict.fromkeys(free[:missing], member)
         del free[:missing]
-    return kept
+    return _without_declined(kept, holders, members, declined)
+
+
+def _without_declined(target: dict[int, str], holders: Mapping[int, str | None], members: Collection[str], declined: Mapping[int, Collection[str]]) -> dict[int, str]:
+    """Each partition that its member has declined goes to who holds it, else to who has the fewest, of those that have not."""
+    for partition in sorted(partition for partition, by in declined.items() if target.get(partition) in by):
+        willing = sorted(set(members) - set(declined[partition]))
+        owned = Counter(target.values())
+        target[partition] = min(willing, key=lambda member: (holders[partition] != member, owned[member], member), default=target[partition])
+    return target

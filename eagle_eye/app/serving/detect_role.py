@@ -31,6 +31,8 @@ ROUNDS = 8.0
 POLL_S = 0.1
 FIRST_S, LONGEST_S = 1.0, 60.0
 """Seconds before the detection on a partition that failed begins again: doubled each time, until it has run for the longest."""
+GIVEN_UP = 3
+"""Failures in a row after which another server may try."""
 
 
 class DetectRole:
@@ -140,6 +142,11 @@ class PartitionWorker:
         return self._runner.superseded_by if self._runner is not None else 0
 
     @property
+    def given_up(self) -> bool:
+        """It has failed, and those before it."""
+        return self._again is not None and self._hung.failures.get(self._partition, 0) >= GIVEN_UP
+
+    @property
     def ended(self) -> bool:
         """Whether its thread has ended, or is left behind."""
         return self._left_behind or self._thread is None or not self._thread.is_alive()
@@ -163,6 +170,8 @@ class PartitionWorker:
     def stop(self) -> None:
         """Finish the frame in hand, commit it, and end; returns at once."""
         self._stop.set()
+        if self.given_up:
+            self._hung.failures.pop(self._partition, None)  # should it come back here, it begins with the first try
         if self._left_behind and (services := self._hung.services.pop(self._partition, None)) is not None:
             threading.Thread(target=services.stop, name=f"services-{self._partition}", daemon=True).start()
 
@@ -187,7 +196,7 @@ class PartitionWorker:
             failures.pop(self._partition, None)
         count = failures[self._partition] = failures.get(self._partition, 0) + 1
         wait_s = min(FIRST_S * 2.0 ** (count - 1), LONGEST_S)
-        message = f"partition {self._partition} is not evaluated: {words_of(error)}; it begins again in {wait_s:g} s"
+        message = f"partition {self._partition} is not evaluated: {words_of(error)}; it begins again in {wait_s:g} s{', or on another server' if count >= GIVEN_UP else ''}"
         log.warning("%s", message)
         self._context.notices.put(Notice(name="detection.failing", time=self._context.clock.now(), message=message))
         self._again = now + wait_s

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.runtime.partition_ownership import MEMBER, PARTITION, PartitionOwnership, assign_partitions
+from detectors.runtime.partition_ownership import DECLINED, DECLINED_S, MEMBER, PARTITION, PartitionOwnership, assign_partitions
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Lease, LeaseHolder, Ledger
@@ -50,6 +50,17 @@ def test_no_partition_is_taken_from_who_has_no_more_than_its_share(holders, aliv
     assert all(number <= most for number in Counter(target.values()).values())
 
 
+@given(holdings, members, st.dictionaries(st.integers(0, 30), st.sets(st.sampled_from(MEMBERS))))
+def test_what_somebody_has_declined_is_anothers_as_long_as_not_all_have_and_stays_there(holders, alive, declined):
+    declined = {partition: by & alive for partition, by in declined.items() if partition in holders}
+    target = assign_partitions(holders, alive, declined)
+    assert set(target) == set(holders)
+    assert all(alive <= by or target[partition] not in by for partition, by in declined.items())
+    for _ in range(10):
+        target, before = assign_partitions(target, alive, declined), target
+    assert target == before
+
+
 def test_nobody_lives():
     assert assign_partitions({0: "a", 1: None}, set()) == {}
 
@@ -71,6 +82,9 @@ class Work:
 
     held: bool = False
     """Its thread does not come back."""
+
+    given_up: bool = False
+    """It has failed again and again."""
 
     def check(self) -> None:
         if self.held:
@@ -152,6 +166,49 @@ def test_a_partition_whose_thread_is_held_begins_again_above_its_term(deployment
     assert alone.owned == before | {2: before[2] + 1}
     deployment.rounds(4)
     assert alone.owned == before | {2: before[2] + 1}, "once"
+
+
+def test_fault_a_partition_that_fails_again_and_again_is_left_to_another_process_for_a_while(deployment):
+    first, second = deployment.start(), deployment.start()
+    deployment.rounds(4)
+    bad, work = next(iter(first.ownership.owned.items()))
+    work.given_up = work.superseded_by = True
+    deployment.rounds(4)
+    assert (bad in first.owned, second.owned.get(bad)) == (False, work.term + 1)
+    assert sum(each.partition == bad for each in first.done) == 1, "not begun here again"
+    begun = len(first.done) + len(second.done)
+    deployment.rounds(40)
+    assert (len(first.done) + len(second.done), deployment.owners()) == (begun, dict.fromkeys(range(4), 1)), "nothing goes to and fro"
+    assert len(declined(deployment)) == 1
+    deployment.clock.advance(DECLINED_S)
+    deployment.rounds(6)
+    assert (len(first.owned), len(second.owned), declined(deployment)) == (2, 2, ())
+
+
+def declined(deployment: Deployment) -> tuple[Lease, ...]:
+    return deployment.ledger.living(DECLINED, deployment.clock.now())
+
+
+def test_twin_alone_it_goes_on_trying_and_hands_over_once_there_is_another(deployment):
+    alone = deployment.start()
+    deployment.rounds(2)
+    alone.ownership.owned[1].given_up = True
+    deployment.rounds(20)
+    assert (alone.owned, all(work.under_way for work in alone.done), declined(deployment)) == (dict.fromkeys(range(4), 1), True, ())
+    second = deployment.start()
+    deployment.rounds(4)
+    assert 1 in second.owned
+
+
+def test_what_fails_everywhere_stays_where_it_is(deployment):
+    first, second = deployment.start(), deployment.start()
+    deployment.rounds(4)
+    for _ in range(20):
+        for member in (first, second):
+            if 1 in member.ownership.owned:
+                member.ownership.owned[1].given_up = True
+        deployment.rounds(2)
+    assert (deployment.owners()[1], sum(work.partition == 1 for member in (first, second) for work in member.done)) == (1, 2)
 
 
 def test_one_process_owns_everything(deployment):

@@ -12,7 +12,7 @@ import pytest
 
 from detectors.runtime.runner import Runner
 from eagle_eye.app.serving import detect_role
-from eagle_eye.app.serving.detect_role import FIRST_S, HungPartitions, PartitionWorker
+from eagle_eye.app.serving.detect_role import FIRST_S, GIVEN_UP, HungPartitions, PartitionWorker
 from eagle_eye.app.serving.lead_role import LeadRole
 from eagle_eye.app.serving.process_context import ProcessContext
 from eagle_eye.app.serving.thread_group import ThreadGroup
@@ -115,6 +115,17 @@ def test_a_partition_whose_detection_fails_ends_no_server(world: World, tmp_path
         assert partition.threads.failed is None
     finally:
         partition.close()
+
+
+def test_a_partition_that_fails_three_times_in_a_row_is_given_up_here(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NoThreads(monkeypatch, "runner-", 5)
+    partition = Partition(world, tmp_path)
+    tried = [partition.worker.given_up, *(partition.next().given_up for _ in range(GIVEN_UP - 1))]
+    assert tried == [False] * (GIVEN_UP - 1) + [True]
+    assert ["another server" in notice.message for notice in partition.told] == tried
+    partition.worker.stop()
+    assert not partition.next().given_up, "taken again it begins with the first try"
+    partition.close()
 
 
 def test_partitions_are_assigned_again_after_a_round_that_failed(tmp_path: Path, empty_ledger: Path) -> None:
