@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.runtime.partition_ownership import DECLINED, DECLINED_S, MEMBER, PARTITION, PartitionOwnership, assign_partitions
+from detectors.runtime.partition_ownership import (
+    DECLINED,
+    DECLINED_S,
+    MEMBER,
+    PARTITION,
+    PartitionOwnership,
+    assign_partitions,
+)
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Lease, LeaseHolder, Ledger
