@@ -20,7 +20,7 @@ from eagle_eye.config import StallConfig
 from eagle_eye.errors import RingError
 from eagle_eye.ranges import Seconds
 from eagle_eye.step_assembly import LOGGED_NAN
-from eagle_eye.training import flight_recorder
+from eagle_eye.training import live_flight_recorder
 from eagle_eye.training.ring_buffer import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
@@ -149,7 +149,7 @@ class TrainingCollector:
         """
         watched = {each.worker.life: each for each in self._workers.values() if each.alive and (each.progress.stalled or each.unmarked)}
         recorders: dict[Hashable, str] = {
-            life: flight_recorder.path_beside(each.socket) for life, each in watched.items() if each.socket
+            life: live_flight_recorder.path_beside(each.socket) for life, each in watched.items() if each.socket
         }
         self._inspector.watch(((life, each.process.pid) for life, each in watched.items() if each.process is not None), recorders)
         for life, each in watched.items():

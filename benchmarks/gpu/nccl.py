@@ -25,7 +25,7 @@ from collectors.nccl.ras_client import ask_ras, parse_ras_address
 from eagle_eye.activity.flight_dump import read_dump
 from eagle_eye.clock import SystemClock
 from eagle_eye.ports import free_port
-from eagle_eye.training import flight_recorder
+from eagle_eye.training import live_flight_recorder
 from eagle_eye.training.group_progress import GroupProgressReader
 
 NO_GPU = 2
@@ -82,8 +82,8 @@ def groups(reader: GroupProgressReader) -> Iterator[Row]:
 def recorder(folder: Path, keep: Path | None) -> Iterator[Row]:
     """The ring by torch's own server, and as a dump file."""
     path = str(folder / "fr")
-    serving = flight_recorder.serve(path)
-    record: dict[str, Any] = (flight_recorder.dump(path, 5.0) if serving else None) or {}
+    serving = live_flight_recorder.serve(path)
+    record: dict[str, Any] = (live_flight_recorder.dump(path, 5.0) if serving else None) or {}
     entries = record.get("entries", [])
     nccl = [entry for entry in entries if str(entry.get("profiling_name", "")).startswith("nccl:")]
     yield Row("entries of the ring by torch's server", f"{len(nccl)} of NCCL of {len(entries)}, torch's format {record.get('version')}", f"≥ {COLLECTIVES + 1}", len(nccl) > COLLECTIVES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from collectors.worker.procfs import alive
 from eagle_eye.errors import RingError
-from eagle_eye.training import flight_recorder, group_progress
+from eagle_eye.training import group_progress, live_flight_recorder
 from eagle_eye.training.checkpoint.memory_segment import SUFFIX, UNFINISHED, segment_of
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import digest_of
@@ -21,7 +21,7 @@ from .job_directory import LocalJob, may_name
 log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where launchers may put rings
-BESIDE = (flight_recorder.path_beside, group_progress.path_beside)
+BESIDE = (live_flight_recorder.path_beside, group_progress.path_beside)
 """What else a worker has made where its socket is."""
 YOUNG_S = 60.0
 """Files younger than this are kept: their owner may not be registered yet."""

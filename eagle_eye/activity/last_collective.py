@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from eagle_eye.training import flight_recorder
+from eagle_eye.training import live_flight_recorder
 
 ANSWER_S = 0.3
 """A process that is stopped never answers."""
@@ -29,7 +29,7 @@ class LastCollective(NamedTuple):
 
 def last_collective(recorder: str) -> LastCollective | None:
     """Ask the recorder at that path; None where there is none, or nothing is recorded, as of an elastic worker's own exchange."""
-    record = flight_recorder.dump(recorder, ANSWER_S)
+    record = live_flight_recorder.dump(recorder, ANSWER_S)
     return of_record(record) if record is not None else None
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from . import exception_reporter, flight_recorder, gpu_phases, group_progress, messages, probe_socket
+from . import exception_reporter, gpu_phases, group_progress, live_flight_recorder, messages, probe_socket
 from .fault_drills import AcceleratorError
 from .ring_buffer import (
     BEGAN,
@@ -415,7 +415,7 @@ def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
         exception_reporter.install(exception_reporter.Reporter(made, launcher, worker, epoch))
     path = environment.get("EAGLE_EYE_PROBE_SOCKET", "")
     if path:
-        flight_recorder.serve(flight_recorder.path_beside(path))
+        live_flight_recorder.serve(live_flight_recorder.path_beside(path))
         group_progress.begin(group_progress.path_beside(path), environment)
         probe_socket.serve(path, made, messages.TokenVerifier(environment.get("EAGLE_EYE_TOKEN", "")))
     if launcher:

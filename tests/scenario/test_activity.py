@@ -138,8 +138,8 @@ def test_twin_ranks_that_wait_for_others_in_native_code_await_their_peers(tmp_pa
     running = {}
     for rank, (text, _) in RANKS.items():
         script = tmp_path / f"rank{rank}.py"
-        recorder = "from eagle_eye.training import flight_recorder, group_progress\n"
-        recorder += f"flight_recorder.serve('{tmp_path}/{rank}.fr')\ngroup_progress.begin('{tmp_path}/{rank}.groups', {{}})\n"
+        recorder = "from eagle_eye.training import live_flight_recorder, group_progress\n"
+        recorder += f"live_flight_recorder.serve('{tmp_path}/{rank}.fr')\ngroup_progress.begin('{tmp_path}/{rank}.groups', {{}})\n"
         script.write_text(f"{head}{recorder}dist.barrier()\nprint(flush=True)\n{text}\n")
         running[rank] = subprocess.Popen([sys.executable, script, str(rank)], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training import flight_recorder, messages, zygote
+from eagle_eye.training import live_flight_recorder, messages, zygote
 from eagle_eye.training.ring_buffer import RingReader
 
 PATIENCE_S = 120.0
@@ -401,7 +401,7 @@ def test_a_hang_that_holds_the_gil_leaves_the_flight_recorder_awake(torch_launch
     until(worker.stands_still, "the hang")
     with pytest.raises(OSError, match="timed out"):
         messages.ask(worker.probe, messages.encode("status"), timeout=0.3)
-    trace = flight_recorder.dump(flight_recorder.path_beside(worker.probe))
+    trace = live_flight_recorder.dump(live_flight_recorder.path_beside(worker.probe))
     assert trace is not None
     assert "version" in trace
     worker.end()

@@ -78,8 +78,8 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
       eagle-eye evaluate cluster --gpus 10000 --seed 7 --out cluster --no-verdicts
     """
     from eagle_eye.app import plugin_wiring
-    from eagle_eye.app.evaluation.cluster import cluster_plan, cluster_run, cluster_score
-    from eagle_eye.app.evaluation.cluster.frame_files import FrameFiles
+    from eagle_eye.app.evaluation.synthetic_cluster import cluster_jobs, cluster_run, cluster_score
+    from eagle_eye.app.evaluation.synthetic_cluster.frame_files import FrameFiles
     from eagle_eye.config import Config
 
     if no_verdicts and out is None:
@@ -87,7 +87,7 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
     if html is not None:
         evaluation_page.check_page_path(html)
     noise = cluster_run.measured_noise(data) if data is not None else None
-    jobs = list(cluster_plan.planned_jobs(gpus, seed, steps))
+    jobs = list(cluster_jobs.planned_jobs(gpus, seed, steps))
     with (FrameFiles(out) if out is not None else nullcontext()) as files, _progress(len(jobs)) as done:
         run = cluster_run.run_cluster(jobs, [] if no_verdicts else plugin_wiring.detectors(Config()), files, noise, done)
     click.echo(f"{len(jobs)} jobs, {sum(len(job.layout.placements) for job in jobs)} GPUs, digest {run.digest}" + (f"; {out} written" if out else ""), err=True)
@@ -109,7 +109,7 @@ def score(labels: Path, verdicts: Path, wide: bool, json_lines: bool) -> None:
     Examples:
       eagle-eye evaluate score cluster/labels.jsonl verdicts.jsonl
     """
-    from eagle_eye.app.evaluation.cluster import cluster_score
+    from eagle_eye.app.evaluation.synthetic_cluster import cluster_score
 
     found = cluster_score.score(cluster_score.read_labels(labels), cluster_score.read_verdicts(verdicts))
     _finish(_named(found, "cluster"), None, "", wide=wide, json_lines=json_lines)

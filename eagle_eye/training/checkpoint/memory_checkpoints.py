@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 
+from .fetched_copies import FetchedCopies
 from .memory_layout import Guards, Shard, StateLayout, local_of
 from .memory_report import FailureReport
 from .memory_restore import LoadedState, restore
 from .memory_segment import SLOTS, MemorySegment, TornCopy, slot_bytes
-from .neighbour_copies import NeighbourCopies
 from .state_copy import DeviceCopy, StateCopy
 
 VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
@@ -296,7 +296,7 @@ class MemoryCheckpoints:
             self._open()
         except (OSError, ValueError) as error:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
-        backup = NeighbourCopies(self._path, self._shard, limit)
+        backup = FetchedCopies(self._path, self._shard, limit)
         try:
             return restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
         finally:

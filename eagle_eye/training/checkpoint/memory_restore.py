@@ -15,9 +15,9 @@ import torch
 
 from eagle_eye.training import state_tree
 
+from .fetched_copies import FetchedCopies
 from .memory_layout import Shard, StoredTable, StoredTensor, local_of
 from .memory_segment import ROW, SLOTS, MemorySegment, SlotContent, TornCopy, rows_of
-from .neighbour_copies import NeighbourCopies
 from .row_sums import RowSums
 from .state_copy import tensor_at
 
@@ -47,7 +47,7 @@ class _WholeCopy:
     tier: str = "memory"
 
 
-def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: int, shard: Shard | None, backup: NeighbourCopies) -> LoadedState | None:
+def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: int, shard: Shard | None, backup: FetchedCopies) -> LoadedState | None:
     """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do."""
     tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
     skipped: list[str] = []

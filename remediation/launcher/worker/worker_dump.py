@@ -6,7 +6,7 @@ from pathlib import Path
 from eagle_eye.activity.python_stacks import PY_SPY_S, py_spy
 from eagle_eye.redaction import redact
 from eagle_eye.rpc.control_messages import Body
-from eagle_eye.training import flight_recorder
+from eagle_eye.training import live_flight_recorder
 
 from .worker_process import Worker
 
@@ -18,8 +18,8 @@ async def dump_workers(workers: list[Worker]) -> Body:
 
 
 async def _dump(worker: Worker) -> Body:
-    recorder = flight_recorder.path_beside(str(worker.socket))
-    stack, record = await asyncio.gather(stack_of(worker.pid), asyncio.to_thread(flight_recorder.dump, recorder))
+    recorder = live_flight_recorder.path_beside(str(worker.socket))
+    stack, record = await asyncio.gather(stack_of(worker.pid), asyncio.to_thread(live_flight_recorder.dump, recorder))
     return {"stack": redact(stack), "flight_recorder": record}
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detectors.diagnosis.root_cause_ranking import CallCosts, Suspect, loss_of, ranking
+from detectors.diagnosis.call_cost_ranking import CallCosts, Suspect, loss_of, ranking
 from eagle_eye.app.evaluation.figures import Figure
 from eagle_eye.app.evaluation.labelled_files import REMEDY, objects_of, text_of
 from eagle_eye.errors import DataSetError

@@ -10,12 +10,12 @@ from click.testing import CliRunner, Result
 
 from detectors.exits import Exits
 from eagle_eye.app.cli import main
-from eagle_eye.app.evaluation.cluster.cluster_plan import planned_jobs
-from eagle_eye.app.evaluation.cluster.cluster_run import ClusterRun, measured_noise, run_cluster
-from eagle_eye.app.evaluation.cluster.cluster_score import JobLabel, JobVerdict, score
-from eagle_eye.app.evaluation.cluster.frame_files import FrameFiles
-from eagle_eye.app.evaluation.cluster.scenarios import SCENARIOS, PlannedJob
 from eagle_eye.app.evaluation.figures import Figure
+from eagle_eye.app.evaluation.synthetic_cluster.cluster_jobs import planned_jobs
+from eagle_eye.app.evaluation.synthetic_cluster.cluster_run import ClusterRun, measured_noise, run_cluster
+from eagle_eye.app.evaluation.synthetic_cluster.cluster_score import JobLabel, JobVerdict, score
+from eagle_eye.app.evaluation.synthetic_cluster.frame_files import FrameFiles
+from eagle_eye.app.evaluation.synthetic_cluster.scenarios import SCENARIOS, PlannedJob
 from eagle_eye.errors import ConfigError, DataSetError
 
 STEPS = 100

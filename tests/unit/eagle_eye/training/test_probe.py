@@ -406,7 +406,7 @@ def test_probe_and_zygote_need_the_standard_library_alone() -> None:
         "import sys\n"
         "import eagle_eye\n"
         "monitor = eagle_eye.monitor()\n"
-        "import eagle_eye.training.zygote, eagle_eye.training.flight_recorder, eagle_eye.training.checkpoint\n"
+        "import eagle_eye.training.zygote, eagle_eye.training.live_flight_recorder, eagle_eye.training.checkpoint\n"
         "strange = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(strange - {'eagle_eye', '__main__'}))\n"
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.diagnosis.root_cause_ranking import CallCosts, loss_of, ranking
+from detectors.diagnosis.call_cost_ranking import CallCosts, loss_of, ranking
 from eagle_eye.types import Doubles
 
 HEALTHY = np.tile([0.99, 1.0, 1.01], 20)

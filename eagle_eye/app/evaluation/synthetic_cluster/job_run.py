@@ -8,7 +8,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Doubles, Event, Floats, Step
 
-from .cluster_plan import BEGAN
+from .cluster_jobs import BEGAN
 from .scenarios import JobStep, PlannedJob, healthy_loss
 
 NOISE, COMMON_NOISE = 0.02, 0.01

@@ -18,7 +18,7 @@ ANSWER_S = 30.0
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
-class NeighbourCopies:
+class FetchedCopies:
     """Of one load. Without a launcher there are none."""
 
     def __init__(self, path: Path | None, shard: Shard, at_most: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eagle_eye.activity.last_collective import LastCollective, last_collective
-from eagle_eye.training import flight_recorder
+from eagle_eye.training import live_flight_recorder
 
 
 def entry(backend: str, number: int, created: int, *, over: bool) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_the_newest_of_two_backends_is_the_newest_of_all(tmp_path: Path) -> None
     """They count by themselves, also in one group."""
     answers = {"dump_nccl_trace_json": recorded(entry("nccl", 7, 5, over=True)), "fr_trace_json": recorded(entry("gloo", 90, 4, over=True), entry("gloo", 91, 6, over=True))}
     with worker(tmp_path / "0.fr", answers) as path:
-        record = flight_recorder.dump(path)
+        record = live_flight_recorder.dump(path)
         assert record is not None
         assert [each["collective_seq_id"] for each in record["entries"]] == [90, 7, 91]
         assert last_collective(path) == LastCollective("0 default_pg", 91, "all_reduce", pending=False)
@@ -121,9 +121,9 @@ def slow_body(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("speak", [endless, slow_header, slow_body])
 def test_whoever_answers_for_ever_holds_nobody_and_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speak: Callable[[socket.socket], None]) -> None:
-    monkeypatch.setattr(flight_recorder, "LARGEST", 1 << 20)
+    monkeypatch.setattr(live_flight_recorder, "LARGEST", 1 << 20)
     with speaker(tmp_path / "0.fr", speak) as path:
-        assert flight_recorder.dump(path, 0.1) is None
+        assert live_flight_recorder.dump(path, 0.1) is None
 
 
 DEEP = b'{"entries": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -145,5 +145,5 @@ def test_what_is_no_record_tells_nothing(tmp_path: Path, answer: bytes) -> None:
 
 def test_who_serves_nothing_has_no_record(tmp_path: Path) -> None:
     with worker(tmp_path / "0.fr", {}) as path:
-        assert flight_recorder.dump(path) is None
-    assert flight_recorder.dump(str(tmp_path / "nowhere.fr")) is None
+        assert live_flight_recorder.dump(path) is None
+    assert live_flight_recorder.dump(str(tmp_path / "nowhere.fr")) is None

@@ -14,7 +14,7 @@ from eagle_eye.app.evaluation.labelled_files import objects_of
 from eagle_eye.errors import DataSetError
 from eagle_eye.types import Doubles
 
-from .cluster_plan import BEGAN
+from .cluster_jobs import BEGAN
 from .cluster_score import JobLabel, JobVerdict
 from .frame_files import FrameFiles
 from .job_judge import JobJudge
