@@ -294,6 +294,8 @@ CAUSES = (
             Consequence("host.contended", Scope.NODE),
             Consequence("cpu.throttled", Scope.NODE),
             Consequence("node.unusual", Scope.NODE),
+            Consequence("node.unlike_peers", Scope.NODE),
+            Consequence("gpu.unlike_peers", Scope.NODE),
             Consequence("gpu.xid", Scope.NODE),
         ),
         together_s=30.0,
@@ -417,6 +419,21 @@ CAUSES = (
     Cause("job slow", "job.very_slow", Severity.INFO, follows=(Consequence("job.slow"),), early_s=30.0),
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
+    *(
+        Cause(
+            "unlike its peers",
+            kind,
+            Severity.INFO,
+            accuses=False,
+            together_s=30.0,
+            rivals=(("throttling, heat or a power cap", "clocks, throttle reasons and temperature of its GPUs"), ("another program on it", "its processes"), ("less work than its peers", "compute time of its workers")),
+        )
+        for kind in ("node.unlike_peers", "gpu.unlike_peers")
+    ),
+    *(
+        Cause("stuck reading", kind, Severity.INFO, accuses=False, together_s=30.0, rivals=(("a machine that stands still", "whether its job makes progress, and its other metrics change"),))
+        for kind in ("node.reading_stuck", "gpu.reading_stuck")
+    ),
     Cause("kernel error", "kernel.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("nccl outlier ranks", "nccl.outlier_ranks", Severity.INFO, accuses=False, together_s=30.0, rivals=(("ranks that wait in another communicator", "their stacks and flight recorders"),)),
     Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),

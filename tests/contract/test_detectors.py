@@ -193,6 +193,7 @@ def strange_node(draft: Draft) -> None:
 def hot_gpu(draft: Draft) -> None:
     if draft.tick >= 110:
         draft.metrics[Kind.GPU]["temperature_celsius"][1] = 95.0
+        draft.metrics[Kind.GPU]["power_watts"][1] = 300.0
 
 
 @cache

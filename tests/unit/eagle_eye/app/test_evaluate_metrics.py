@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from eagle_eye.app.evaluation.figures import Figure, figures_of
@@ -61,3 +62,34 @@ def test_a_torn_file_of_the_shop_is_named(tmp_path: Path, file: str, text: str, 
     with pytest.raises(DataSetError, match="copy the data set again") as raised:
         only(tmp_path, "petshop_rca")
     assert told in str(raised.value)
+
+
+def powers(folder: Path, *, sick: int | None = None, nodes: int = 4) -> None:
+    """Nodes that train for 40 readings, each with a little noise; the power of a sick one falls late."""
+    rng = np.random.default_rng(4)
+    watts = 6000.0 * np.exp(rng.normal(0.0, 0.01, (nodes, 40)))
+    if sick is not None:
+        watts[sick, 30:] *= 0.5
+    folder.mkdir(parents=True)
+    np.savez(folder / "run.npz", ac_time_ms=np.tile(1_000_000 + 2000 * np.arange(40), (nodes, 1)), ac_watt=watts.astype(np.float32))
+
+
+def test_faults_that_are_written_into_healthy_power_are_found_and_nobody_is_named_without_them(tmp_path: Path) -> None:
+    powers(tmp_path / "mlperf_power")
+    healthy, found, culprit, delay = figures_of(tmp_path, "mlperf_power")
+    assert healthy.figure == "incidents with a culprit: 0; that act: 0; nodes that a finding is about: 0"
+    assert (found.what, found.figure, culprit.figure[:5]) == ("16 faults injected: found", "1.000", "1.000")
+    assert (delay.met, delay.figure) == (True, "median 8 s, longest 10 s; 0 of 16 later than 10 s")
+
+
+def test_a_run_that_is_not_healthy_shows(tmp_path: Path) -> None:
+    powers(tmp_path / "mlperf_power", sick=2)
+    healthy = next(figures_of(tmp_path, "mlperf_power"))
+    assert healthy.figure.endswith("nodes that a finding is about: 1")
+
+
+def test_a_torn_run_is_named(tmp_path: Path) -> None:
+    powers(tmp_path / "mlperf_power")
+    np.savez(tmp_path / "mlperf_power" / "run.npz", ac_time_ms=np.zeros(3), ac_watt=np.zeros((2, 3)))
+    with pytest.raises(DataSetError, match="its times and powers"):
+        list(figures_of(tmp_path, "mlperf_power"))
