@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from .nvml_gpu import NOT_SUPPORTED, FakeGpu
+from .nvml_gpu import NOT_SUPPORTED, FakeGpu, FakeMigInstance
 
 SUCCESS, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, TIMEOUT, VERSION_MISMATCH = 0, 2, 6, 7, 10, 25
 XID = 8
 """nvmlEventTypeXidCriticalError."""
+GPU_IS_LOST = 15
 INSTANCE = 100
 """Handles of MIG instances are above those of GPUs."""
+WITHOUT_HANDLE = ("nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2")
+"""Functions of devices that get no handle of one."""
 
 
 def use(monkeypatch: pytest.MonkeyPatch, gpus: list[FakeGpu]) -> Any:
@@ -47,6 +50,20 @@ class NvmlLibrary:
         self.gpus = gpus
         self.xids: list[tuple[int, int]] = []
 
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if not name.startswith("nvmlDevice") or name in WITHOUT_HANDLE:
+            return found
+
+        def of_device(handle: Any, *arguments: Any) -> int:
+            """What NVML answers of a GPU that has fallen off the bus, whatever it is asked; of an instance that was removed."""
+            gpu, instance = self.gpus[_number(handle) % INSTANCE], _number(handle) // INSTANCE
+            if gpu.lost or instance > len(gpu.instances):
+                return GPU_IS_LOST if gpu.lost else NOT_FOUND
+            return int(found(handle, *arguments))
+
+        return of_device
+
     def nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
         return SUCCESS
 
@@ -64,8 +81,7 @@ class NvmlLibrary:
         return _point(handle, index.value)
 
     def nvmlDeviceGetUUID(self, handle: Any, text: Any, _: Any) -> int:  # noqa: N802
-        number = _number(handle)
-        text.value = (self.gpus[number % INSTANCE].instances[number // INSTANCE - 1] if number >= INSTANCE else self.gpus[number]).uuid.encode()
+        text.value = self._of(handle).uuid.encode()
         return SUCCESS
 
     def nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:  # noqa: N802
@@ -84,8 +100,8 @@ class NvmlLibrary:
         return NOT_SUPPORTED if gpu.mig else SUCCESS
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
-        gpu = self.gpus[_number(handle) % INSTANCE]
-        memory._obj.used, memory._obj.total = gpu.memory_used, gpu.memory_total
+        of = self._of(handle)
+        memory._obj.used, memory._obj.total = of.memory_used, of.memory_total
         return SUCCESS
 
     def nvmlDeviceGetTemperature(self, handle: Any, _: Any, temperature: Any) -> int:  # noqa: N802
@@ -105,7 +121,7 @@ class NvmlLibrary:
         return _set(width, self.gpus[_number(handle)].pcie_width)
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, processes: Any) -> int:  # noqa: N802
-        running, room = self.gpus[_number(handle) % INSTANCE].processes, count._obj.value
+        running, room = self._of(handle).processes, count._obj.value
         _set(count, running)
         return INSUFFICIENT_SIZE if running > room or processes is None else SUCCESS
 
@@ -147,3 +163,8 @@ class NvmlLibrary:
         ctypes.c_void_p.from_buffer(data._obj, type(data._obj).device.offset).value = index + 1
         data._obj.eventType, data._obj.eventData = XID, code
         return SUCCESS
+
+    def _of(self, handle: Any) -> FakeGpu | FakeMigInstance:
+        """The GPU, or the instance of one."""
+        number = _number(handle)
+        return self.gpus[number % INSTANCE].instances[number // INSTANCE - 1] if number >= INSTANCE else self.gpus[number]
