@@ -4,6 +4,7 @@
     python -m benchmarks.collect.path_at_size --nodes 500 --seconds 20       a quick look
     python -m benchmarks.collect.path_at_size --only frames partition idle   processor time alone: robust on a busy machine
     python -m benchmarks.collect.path_at_size --seconds 45 --period 5        each producer writes every five seconds: for a machine of two cores
+    python -m benchmarks.collect.path_at_size --only sockets --history       the servers also write the history, as they do by default
 
 frames: wire bytes → one Frame of 10,000 nodes × 8 GPUs × 60 numbers and, of each of the 80,000 workers, 8 process groups × 3 numbers, on one core.
 partition: the whole cluster in one partition, as one job that also reports its steps: frames, the shipped detectors, diagnosis and snapshot on one core.
@@ -48,6 +49,7 @@ from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
 from eagle_eye.errors import StreamUnavailable
+from eagle_eye.history.factory import open_history
 from eagle_eye.ports import free_port
 from eagle_eye.stream import OBSERVATIONS, RUNNER_GROUP, Stream
 from eagle_eye.stream.factory import open_stream
@@ -57,6 +59,7 @@ LAG_S = 2.0
 MEMORY_BYTES = 4 << 30
 ASKS = 200.0
 IDLE_NODES = 2_000
+WITHOUT_HISTORY, WITH_HISTORY = "[history]\nenabled = false", "[history]\nfile_s = 10.0"
 PARTS = ("frames", "partition", "idle", "sockets")
 MIB = 1 << 20
 
@@ -69,6 +72,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=int, default=300, help="of the measurement of the lag (300)")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two records of a producer (1)")
     parser.add_argument("--consumers", type=int, default=CONSUMERS, help=f"detecting processes ({CONSUMERS})")
+    parser.add_argument("--history", action="store_true", help="the detecting processes write the history, too, each in a process of its own")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
     parser.add_argument("--json", action="store_true", help="the same rows as JSON")
     options = parser.parse_args(arguments)
@@ -83,7 +87,7 @@ def main(arguments: list[str]) -> int:
         if "partition" in options.only:
             rows += partition_rows(options.nodes, bar)
         if "sockets" in options.only:
-            rows += socket_rows(options.nodes, options.seconds, options.period, options.consumers, bar)
+            rows += socket_rows(options.nodes, options.seconds, options.period, options.consumers, bar, history=options.history)
     rows.append(Row("load average of the machine's processors, at the end", "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg()), peer=f"{os.cpu_count()} processors"))
     return report(rows, json=options.json, title=f"The path at size: {options.nodes:,} nodes")
 
@@ -103,14 +107,17 @@ class Course:
     consumers_cpu: list[float] = field(default_factory=list)
     """Processor seconds a second, of each."""
     broker_cpu: float = 0.0
+    history_cpu: float = 0.0
+    """Of all history processes together; the same."""
     memory: list[int] = field(default_factory=list)
-    """Bytes of each server at its worst, the one that leads last."""
+    """Bytes of each server and its children at its worst, the one that leads last."""
+    history_rows: int = 0
 
 
-def socket_rows(count: int, seconds: int, period_s: float, consumers: int, bar: Progress) -> list[Row]:
+def socket_rows(count: int, seconds: int, period_s: float, consumers: int, bar: Progress, *, history: bool) -> list[Row]:
     """Sockets, broker, servers."""
     with tempfile.TemporaryDirectory(prefix="eagle-eye-size-") as folder, Tansu() as broker:
-        course = measure(Path(folder), broker, count, seconds, period_s, consumers, SystemClock(), bar)
+        course = measure(Path(folder), broker, count, seconds, period_s, consumers, SystemClock(), bar, history=history)
     told, rate = course.told, count / period_s
     steady = course.lags[len(course.lags) // 5 :]
     worst, median = max(steady, default=0) / rate, float(np.median(steady or [0])) / rate
@@ -123,13 +130,15 @@ def socket_rows(count: int, seconds: int, period_s: float, consumers: int, bar: 
         Row("memory of the largest server; of all", f"{largest / MIB:,.0f} MiB; {sum(course.memory) / MIB:,.0f} MiB", f"≤ {MEMORY_BYTES >> 30} GiB", sum(course.memory) <= MEMORY_BYTES),
         Row("looks at what is confirmed, of all agents together", f"{asks:.0f} a second, at most {told.most_asks} in one; two requests each", f"≤ {ASKS:.0f} a second", told.most_asks <= ASKS),
         Row("processor time of a second: consumers (each), broker, producers", f"{cpu:.2f} s ({', '.join(f'{each:.2f}' for each in course.consumers_cpu)}), {course.broker_cpu:.2f} s, {told.processor_s / max(told.seconds, 1e-9):.2f} s"),
+        *([Row("history: processor time of a second of all processes that write it; rows", f"{course.history_cpu:.2f} s; {course.history_rows:,}", "some", course.history_rows > 0)] if history else []),
     ]  # fmt: skip
 
 
-def measure(folder: Path, broker: Tansu, count: int, seconds: int, period_s: float, consumers: int, clock: Clock, bar: Progress) -> Course:
+def measure(folder: Path, broker: Tansu, count: int, seconds: int, period_s: float, consumers: int, clock: Clock, bar: Progress, *, history: bool) -> Course:
     """One run in a folder of its own."""
     config_file = folder / "eagle-eye.toml"
-    config_file.write_text(CONFIG.format(port=free_port(), brokers=broker.address, partitions=JOBS))
+    text = CONFIG.format(port=free_port(), brokers=broker.address, partitions=JOBS)
+    config_file.write_text(text.replace(WITHOUT_HISTORY, WITH_HISTORY) if history else text)
     cluster = LocalCluster(folder=folder, config_file=config_file, clock=clock, state_dir=folder / "state")
     stream = open_stream(load(config_file, state_dir=str(cluster.state_dir)), clock)
     context, course = multiprocessing.get_context("spawn"), Course()
@@ -149,6 +158,7 @@ def measure(folder: Path, broker: Tansu, count: int, seconds: int, period_s: flo
         _follow(course, broker, stream, servers, lambda: here.poll(1.0), clock, lambda text: bar.update(task, advance=1, description=text))
         course.told = here.recv()
         bar.remove_task(task)
+        course.history_rows = _history_rows(config_file, cluster.state_dir) if history else 0
     finally:
         cluster.stop()
         stream.close()
@@ -178,7 +188,7 @@ def _settle(cluster: LocalCluster, stream: Stream, clock: Clock) -> None:
 
 
 def _follow(course: Course, broker: Tansu, stream: Stream, servers: Sequence[psutil.Process], over: Callable[[], bool], clock: Clock, tell: Callable[[str], None]) -> None:
-    used, broker_used, began = [_cpu(each) for each in servers], broker.cpu_s, clock.monotonic()
+    used, broker_used, history_used, began = [_cpu(each) for each in servers], broker.cpu_s, _cpu_of_children(servers), clock.monotonic()
     course.memory = [0] * len(servers)
     while not over():
         try:
@@ -186,11 +196,12 @@ def _follow(course: Course, broker: Tansu, stream: Stream, servers: Sequence[psu
         except StreamUnavailable:  # the broker has no processor time: who writes and who reads wait for it as well
             course.unanswered += 1
             continue
-        course.memory = [max(before, each.memory_info().rss) for before, each in zip(course.memory, servers, strict=True)]
+        course.memory = [max(before, _memory(each)) for before, each in zip(course.memory, servers, strict=True)]
         tell(f"lag {course.lags[-1]:,} records")
     passed = clock.monotonic() - began
     course.consumers_cpu = [(_cpu(each) - before) / passed for each, before in zip(servers[:-1], used[:-1], strict=True)]
     course.broker_cpu = (broker.cpu_s - broker_used) / passed
+    course.history_cpu = (_cpu_of_children(servers) - history_used) / passed
 
 
 def _lag(stream: Stream) -> int:
@@ -199,6 +210,20 @@ def _lag(stream: Stream) -> int:
 
 def _cpu(process: psutil.Process) -> float:
     return sum(process.cpu_times()[:2])
+
+
+def _cpu_of_children(servers: Sequence[psutil.Process]) -> float:
+    return sum(_cpu(child) for server in servers for child in server.children())
+
+
+def _memory(server: psutil.Process) -> int:
+    return sum(int(each.memory_info().rss) for each in (server, *server.children()))
+
+
+def _history_rows(config_file: Path, state_dir: Path) -> int:
+    history = open_history(load(config_file, state_dir=str(state_dir)))
+    counts = (history.ask(table, "SELECT count(*) AS rows FROM {rows}", since=0.0, until=4e9) for table in history.tables())
+    return sum(int(count.column("rows")[0].as_py()) for count in counts if count is not None)
 
 
 if __name__ == "__main__":
