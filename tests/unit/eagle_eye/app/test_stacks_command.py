@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -102,6 +103,9 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(cli: Cli, tmp_
 @pytest.fixture
 def sleeper() -> Iterator[int]:
     process = subprocess.Popen(["sleep", "600"])
+    pause = threading.Event()
+    while not Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("S"):  # on a busy machine it is still being loaded
+        pause.wait(0.001)
     yield process.pid
     process.kill()
     process.wait()
