@@ -8,6 +8,8 @@ resolved when first used.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .training.checkpoint.dcp_storage import DcpReader as DcpReader
+    from .training.checkpoint.dcp_storage import DcpWriter as DcpWriter
     from .training.checkpoint.memory_checkpoints import MemoryCheckpoints as MemoryCheckpoints
     from .training.checkpoint.random_state import random_state as random_state
     from .training.checkpoint.random_state import restore_random_state as restore_random_state
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from .training.probe import monitor as monitor
 
 __version__ = "0.1.0"
-__all__ = ["ElasticWorker", "MemoryCheckpoints", "Monitor", "__version__", "elastic", "monitor", "random_state", "restore_random_state"]
+__all__ = ["DcpReader", "DcpWriter", "ElasticWorker", "MemoryCheckpoints", "Monitor", "__version__", "elastic", "monitor", "random_state", "restore_random_state"]
 
 
 def __getattr__(name: str) -> object:
@@ -33,6 +35,10 @@ def __getattr__(name: str) -> object:
         from .training.elastic import worker
 
         return worker.ElasticWorker
+    if name in {"DcpReader", "DcpWriter"}:
+        from .training.checkpoint import dcp_storage
+
+        return getattr(dcp_storage, name)
     if name == "MemoryCheckpoints":
         from .training.checkpoint import memory_checkpoints
 

@@ -6,7 +6,7 @@ step, and what is loaded says which steps were passed over and why.
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,23 +63,23 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
     or was changed on disk is named in a warning and skipped.
     """
     skipped: list[SkippedCheckpoint] = []
-    for entry in _candidates(directory_of(directory), at_most, skipped):
+    for entry in candidates(directory_of(directory), at_most, skipped):
         try:
             return load_whole(entry), entry.step
         except _UNREADABLE as error:
-            _skip(skipped, entry.path, str(error))
+            skip(skipped, entry.path, str(error))
     return None
 
 
 def load_whole(entry: SavedCheckpoint) -> dict[str, Any]:
     """All of one checkpoint's state. Raises UnusableCheckpoint for one that is damaged; OSError."""
     tensors: dict[str, Tensor] = {}
-    for name, stored, piece, part in _pieces(entry, None):
+    for name, stored, piece, part in pieces_of(entry, lambda _, __: True):
         if len(stored.pieces) == 1:
             tensors[name] = part
         else:
             _copy(part, piece.region, tensors.setdefault(name, _empty(stored, part)), whole(stored.shape))
-    state: dict[str, Any] = state_tree.unflatten(tensors, _rest(entry))
+    state: dict[str, Any] = state_tree.unflatten(tensors, rest_of(entry))
     return state
 
 
@@ -96,34 +96,35 @@ def restore(
     tensors, rest = state_tree.flatten(template, distributed_tensor.is_tensor)
     wanted = {name: distributed_tensor.local(tensor, first=True, name=name) for name, tensor in tensors.items()}
     skipped: list[SkippedCheckpoint] = []
-    for entry in _candidates(directory_of(directory), at_most, skipped):
+    for entry in candidates(directory_of(directory), at_most, skipped):
         try:
             _fill(wanted, entry, strict)
-            state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(_rest(entry), tensors), rest))
+            state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(rest_of(entry), tensors), rest))
             own = _of_rank(entry, str(int(os.environ.get("RANK") or 0) if rank is None else rank))
         except _UNREADABLE as error:
-            _skip(skipped, entry.path, str(error))
+            skip(skipped, entry.path, str(error))
         else:
             return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, own, tuple(skipped))
     return None
 
 
-def _candidates(home: Path, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:
+def candidates(home: Path, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:
     """Newest first. What is passed over is added to `skipped`."""
     limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
     readable, unreadable = contents(home)
     for each in reversed(unreadable):
-        _skip(skipped, each.path, each.reason)
+        skip(skipped, each.path, each.reason)
     for entry in reversed(readable):
         if 0 <= limit < entry.step:
             continue
         if not entry.finite:
-            _skip(skipped, entry.path, "it holds values that are not finite")
+            skip(skipped, entry.path, "it holds values that are not finite")
             continue
         yield entry
 
 
-def _skip(skipped: list[SkippedCheckpoint], path: Path, reason: str) -> None:
+def skip(skipped: list[SkippedCheckpoint], path: Path, reason: str) -> None:
+    """Pass one over, with a warning."""
     _log.warning("checkpoint %s cannot be used, an older one is tried: %s", path, reason)
     skipped.append(SkippedCheckpoint(path, reason))
 
@@ -133,7 +134,7 @@ def _fill(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: boo
 
     if entry.manifest.version > 1:
         _require_same_model(wanted, entry.manifest.tensors, entry.path, strict)
-    found = list(_pieces(entry, wanted))
+    found = list(pieces_of(entry, lambda name, region: name in wanted and wanted[name].region.overlap(region) is not None))
     if entry.manifest.version == 1:
         _require_same_model(wanted, {name: each for name, each, _, _ in found}, entry.path, strict)
     with torch.no_grad():
@@ -142,7 +143,8 @@ def _fill(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: boo
                 _copy(part, piece.region, wanted[name].tensor, wanted[name].region)
 
 
-def _rest(entry: SavedCheckpoint) -> dict[str, Any]:
+def rest_of(entry: SavedCheckpoint) -> dict[str, Any]:
+    """What of the state is no tensor. Raises UnusableCheckpoint where the manifest has nothing of it."""
     if not isinstance(entry.manifest.rest, dict):
         raise UnusableCheckpoint(f"{entry.path} does not say how the state is nested. Load an older step")
     return entry.manifest.rest
@@ -162,8 +164,11 @@ def _require_same_model(wanted: Mapping[str, LocalTensor], stored: Mapping[str, 
         raise ConfigError(f"checkpoint {path} is of another model: {'; '.join(wrong[:_NAMED])}{more}. Give the directory of this model's checkpoints")
 
 
-def _pieces(entry: SavedCheckpoint, wanted: Mapping[str, LocalTensor] | None) -> Iterator[tuple[str, ManifestTensor, TensorPiece, "Tensor"]]:
-    """Name, tensor, piece and content of each piece that overlaps with what is wanted (None: of all), shard by shard, each of them verified."""
+def pieces_of(entry: SavedCheckpoint, is_wanted: Callable[[str, Region], bool]) -> Iterator[tuple[str, ManifestTensor, TensorPiece, "Tensor"]]:
+    """Name, tensor, piece and content of each piece that is wanted, by its tensor's name and its region, shard by shard, each of them verified.
+
+    Raises UnusableCheckpoint, OSError. In version 1 all are wanted.
+    """
     manifest, folder = entry.manifest, entry.path.parent
     if manifest.version == 1:
         for name, part in _tensors(manifest, folder, 0).items():
@@ -173,7 +178,7 @@ def _pieces(entry: SavedCheckpoint, wanted: Mapping[str, LocalTensor] | None) ->
     by_shard: dict[int, list[tuple[str, ManifestTensor, TensorPiece]]] = {}
     for name, stored in manifest.tensors.items():
         for piece in stored.pieces:
-            if wanted is None or (name in wanted and _touches(wanted[name].region, piece.region)):
+            if is_wanted(name, piece.region):
                 by_shard.setdefault(piece.shard, []).append((name, stored, piece))
     for shard, needed in sorted(by_shard.items()):
         parts = _tensors(manifest, folder, shard)
@@ -182,10 +187,6 @@ def _pieces(entry: SavedCheckpoint, wanted: Mapping[str, LocalTensor] | None) ->
             if part is None or (shard_file.dtype_of(part, name), tuple(part.shape)) != (stored.dtype, piece.region.shape):
                 raise UnusableCheckpoint(f"{folder / manifest.shards[shard].name} does not hold tensor {name!r} as {entry.path} says. Load an older step")
             yield name, stored, piece, part
-
-
-def _touches(wanted: Region, held: Region) -> bool:
-    return wanted.overlap(held) is not None
 
 
 def _tensors(manifest: Manifest, folder: Path, shard: int) -> dict[str, "Tensor"]:

@@ -172,10 +172,10 @@ def _write(prepared: PreparedCheckpoint) -> Path:
     path, manifest = put(prepared)
     home = prepared.home
     if manifest.world_size == 1:
-        _published(path, manifest)
+        published(path, manifest)
         return path
     try:
-        return _publish_if_complete(home, [home / each for each in _part_names(prepared)]) or path
+        return publish(home, [home / each for each in _part_names(prepared)]) or path
     except ValueError as error:
         reason = f"the shards of its ranks make no checkpoint: {error}"
         _log.error("no checkpoint of step %d in %s: %s", prepared.step, home, reason)
@@ -205,8 +205,8 @@ def _part_names(prepared: PreparedCheckpoint) -> list[str]:
     return [checkpoint_directory.part_name(prepared.step, prepared.run, rank, size) for rank in range(size)]
 
 
-def _publish_if_complete(home: Path, paths: Sequence[Path]) -> Path | None:
-    """Make the manifest of the whole checkpoint if the parts of all ranks are there: two ranks that both find them write the same.
+def publish(home: Path, paths: Sequence[Path]) -> Path | None:
+    """Make the manifest of the whole checkpoint if the parts of all ranks are there: two ranks that both find them write the same. None: they are not.
 
     Raises ValueError for parts that are damaged or do not fit together; OSError.
     """
@@ -219,7 +219,7 @@ def _publish_if_complete(home: Path, paths: Sequence[Path]) -> Path | None:
     for part in paths:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-    _published(path, manifest)
+    published(path, manifest)
     return path
 
 
@@ -244,7 +244,7 @@ def merged(parts: Sequence[Manifest]) -> Manifest:
     )  # fmt: skip
 
 
-def _published(path: Path, manifest: Manifest) -> None:
+def published(path: Path, manifest: Manifest) -> None:
     """The checkpoint is visible: what is too old goes, and the launcher hears of it."""
     try:
         checkpoint_directory.prune(path.parent)

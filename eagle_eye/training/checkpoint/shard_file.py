@@ -22,6 +22,7 @@ from eagle_eye.training.elastic.train_state import tensor_bytes
 from .manifest import ELEMENT_BITS, ShardFile, UnusableCheckpoint
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
@@ -42,6 +43,14 @@ def dtype_of(tensor: "Tensor", name: str) -> str:
     found = _DTYPES.get(str(tensor.dtype))
     if found is None:
         raise TypeError(f"a checkpoint cannot hold {tensor.dtype} at {name!r}: convert it to one of {', '.join(sorted(_DTYPES))}")
+    return found
+
+
+def torch_dtype(name: str) -> "torch.dtype":
+    """Of a data type as safetensors calls it, one of ELEMENT_BITS."""
+    import torch
+
+    found: torch.dtype = getattr(torch, _TORCH_NAMES[name])
     return found
 
 
@@ -163,7 +172,7 @@ def _tensor(content: bytearray, start: int, name: str, described: Mapping[str, A
     kind, shape, (begin, end) = described["dtype"], described["shape"], described["data_offsets"]
     if kind not in ELEMENT_BITS:
         raise ValueError(f"tensor {name!r} has the data type {kind!r}, which this program does not know")
-    dtype = getattr(torch, _TORCH_NAMES[kind])
+    dtype = torch_dtype(kind)
     if begin == end:
         return torch.empty(shape, dtype=dtype)
     if math.prod(shape) * dtype.itemsize != end - begin:
