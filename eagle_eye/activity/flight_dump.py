@@ -4,20 +4,28 @@ Dump versions 1.1 to 2.10, from torch 2.2 to 2.13; those before 2.0 name a group
 load it would run what it says.
 """
 
+import functools
 import json
-import pickle
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from eagle_eye.errors import WireError
 from eagle_eye.regular_file import read_owned
+
+from .plain_pickle import plain_content
+from .repeated_entries import without_repetition
 
 LARGEST = 256 << 20
 """Bytes of a dump; one with stacks of a ring of 20,000 has 60 MB."""
 MOST_GROUPS = 4096
+MOST_DIMENSIONS = 64
+"""Of a tensor, in torch; the product of a torn file's million numbers would take hours."""
 _RANK = re.compile(r"(\d{1,7})\Z")
 
 
@@ -68,6 +76,9 @@ class FlightDump:
     progress: Mapping[str, GroupProgress]
     """By the number that the rank itself gives its groups, in the order of their making."""
     collectives: tuple[Collective, ...]
+    """Of each group, of those that are over and of those that are not: the first in the ring, and the one with the highest number. The others say nothing more about who waits."""
+    recorded: int = 0
+    """Entries that could be read, those too that `collectives` leaves out."""
 
 
 def read_dump(path: Path) -> FlightDump:
@@ -78,28 +89,44 @@ def read_dump(path: Path) -> FlightDump:
         raise WireError(f"{path}: {error.strerror or error}") from error
     rank = _RANK.search(path.stem if path.suffix in (".json", ".pkl", ".pickle") else path.name)
     try:
-        return dump_of(_content(data), int(rank[1]) if rank else -1)
+        content, cut = _content(data)
+        return dump_of(content, int(rank[1]) if rank else -1, cut)
     except WireError as error:
         raise WireError(f"{path}: {error}") from error
 
 
-def dump_of(record: object, rank: int = -1) -> FlightDump:
-    """From what a pickle or JSON holds. Raises WireError for what is no dump; entries that cannot be read are left out."""
+def dump_of(record: object, rank: int = -1, cut: int = 0) -> FlightDump:
+    """From what a pickle or JSON holds, without `cut` entries that were read before. Raises WireError for what is no dump; entries that cannot be read are left out."""
     if not isinstance(record, Mapping) or not isinstance(record.get("entries", []), list):
         raise WireError("no dump of a flight recorder: it has no list `entries`")
     groups = dict(filter(None, (_group(name, value) for name, value in list(_mapping(record.get("pg_config")).items())[:MOST_GROUPS])))
     progress = dict(filter(None, (_progress(name, value) for name, value in list(_mapping(record.get("pg_status")).items())[:MOST_GROUPS])))
-    collectives = tuple(filter(None, map(_collective, record.get("entries", []))))
-    return FlightDump(rank, _text(record.get("version")), groups, progress, collectives)
+    collectives, recorded = _first_and_newest(record.get("entries", []))
+    return FlightDump(rank, _text(record.get("version")), groups, progress, collectives, recorded + cut)
 
 
-def _content(data: bytes) -> object:
+def _content(data: bytes) -> tuple[object, int]:
+    """What the file holds, and how many entries of the ring were left out of it, since they say nothing more."""
     if data[:1] == b"{":
+        return _json_content(data), 0
+    shorter, cut = without_repetition(data)
+    if cut:
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise WireError(f"no JSON: {error}") from error
-    return plain_content(data)
+            return plain_content(shorter), cut
+        except WireError:  # the places that it names are those of the whole
+            pass
+    return plain_content(data), 0
+
+
+def _json_content(data: bytes) -> object:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):  # NaN, which torch may write, or a tear, which the standard reader says better
+        pass
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"no JSON: {error}") from error
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:
@@ -118,11 +145,16 @@ def _group(number: object, value: object) -> tuple[str, GroupConfiguration] | No
         return None
     try:
         ranks = fields.get("ranks", "[]")
-        listed = json.loads(ranks) if isinstance(ranks, str) else ranks
-        members = tuple(int(rank) for rank in listed)
+        members = _listed(ranks) if isinstance(ranks, str) else tuple(int(rank) for rank in ranks)
     except (TypeError, ValueError, RecursionError):
         members = ()
     return name, GroupConfiguration(name, _text(fields.get("desc")), members)
+
+
+@functools.lru_cache(maxsize=64)
+def _listed(ranks: str) -> tuple[int, ...]:
+    """Ranks of a group as torch writes them: all of its ranks write the same, and of a thousand dumps each holds a thousand."""
+    return tuple(int(rank) for rank in json.loads(ranks))
 
 
 def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
@@ -133,22 +165,56 @@ def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
         return None
 
 
-def _collective(value: object) -> Collective | None:
-    fields = _mapping(value)
-    try:
-        group, operation = fields.get("process_group", fields.get("pg_id")), _text(fields["profiling_name"])
-        kind = operation.partition(":")[2] or operation
-        return Collective(
-            group=_text(group[0] if isinstance(group, (list, tuple)) else group),
-            number=int(fields["collective_seq_id"] if "collective_seq_id" in fields else fields["seq_id"]),
-            operation=kind,
-            over=bool(fields.get("retired")) or fields.get("state") == "completed",  # gloo's stay "scheduled"
-            peer_to_peer=bool(fields.get("is_p2p", kind.startswith(("send ", "recv ")))),
-            created_ns=int(fields.get("time_created_ns") or 0),
-            bytes=_bytes(fields.get("input_sizes"), fields.get("input_dtypes")),
-        )
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
+_Class = tuple[str, bool, bool]
+"""Group, over, peer to peer: of entries."""
+
+
+def _first_and_newest(entries: Iterable[object]) -> tuple[tuple[Collective, ...], int]:
+    """Of each class, in the order of the ring; and how many entries could be read."""
+    read = 0
+    newest: dict[_Class, tuple[int, int, Any]] = {}
+    kept: dict[int, Any] = {}
+    for place, entry in enumerate(entries):
+        try:
+            group, number, over, peer_to_peer = _position(entry)
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+            continue
+        read += 1
+        known = newest.get((group, over, peer_to_peer))
+        if known is None:
+            kept[place] = entry
+        if known is None or number > known[0]:
+            newest[group, over, peer_to_peer] = number, place, entry
+    kept.update((place, entry) for _, place, entry in newest.values())
+    return tuple(_collective(kept[place]) for place in sorted(kept)), read
+
+
+def _position(entry: Any) -> tuple[str, int, bool, bool]:
+    """Group, number, over, peer to peer. Raises KeyError, IndexError, TypeError, ValueError and OverflowError for what is no entry."""
+    if not isinstance(entry, dict):
+        raise TypeError("an entry has fields")
+    group = entry["process_group"] if "process_group" in entry else entry.get("pg_id")
+    over = bool(entry.get("retired")) or entry.get("state") == "completed"  # gloo's stay "scheduled"
+    name = entry["profiling_name"]
+    peer_to_peer = bool(entry["is_p2p"]) if "is_p2p" in entry else _operation(name).startswith(("send ", "recv "))
+    return _text(group[0] if isinstance(group, (list, tuple)) else group), int(entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]), over, peer_to_peer
+
+
+def _operation(name: object) -> str:
+    """Without the backend, which stands before it."""
+    text = _text(name)
+    return text.partition(":")[2] or text
+
+
+def _collective(entry: Mapping[str, Any]) -> Collective:
+    group, number, over, peer_to_peer = _position(entry)
+    created, size = _number(entry.get("time_created_ns")), _bytes(entry.get("input_sizes"), entry.get("input_dtypes"))
+    return Collective(group, number, _operation(entry["profiling_name"]), over, peer_to_peer, created, size)
+
+
+def _number(value: object) -> int:
+    """0 for what is none."""
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
 
 
 _WIDTHS = {"Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Short": 2, "Float": 4, "Int": 4, "Double": 8, "Long": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
@@ -158,69 +224,7 @@ def _bytes(sizes: object, types: object) -> int:
     """Of all inputs; 0 where a size or type is unknown."""
     if not isinstance(sizes, (list, tuple)) or not isinstance(types, (list, tuple)) or len(sizes) != len(types):
         return 0
-    total = 0
-    for shape, kind in zip(sizes, types, strict=True):
-        count = _WIDTHS.get(_text(kind), 0)
-        for length in shape:
-            count *= int(length)
-        total += count
-    return total
-
-
-# --- pickles of nothing but plain containers, numbers and texts
-
-_FIXED = re.compile(
-    rb"(?:[" + re.escape(b"(Nae}us])t\x85\x86\x87\x88\x89\x94") + rb"]"  # marks, None, lists, dicts, tuples, booleans, MEMOIZE
-    rb"|[Kqh\x80].|M.{2}|[Jj].{4}|[G\x95].{8})*",  # BININT1, BINPUT, BINGET, PROTO; BININT2; BININT, LONG_BINGET; BINFLOAT, FRAME
-    re.DOTALL,
-)
-"""A run of opcodes, each with an argument of a fixed length that may have any value."""
-_COUNTED = {ord("X"): 4, 0x8C: 1, 0x8A: 1}
-"""BINUNICODE, SHORT_BINUNICODE, LONG1: bytes of the length that stands before the argument."""
-_LONG_BINPUT = ord("r")
-_STOP = ord(".")
-
-
-def plain_content(data: bytes) -> object:
-    """What the pickle holds. Raises WireError, which says what it asks for or where it is torn.
-
-    It is read without running anything and in memory bounded by its size. The standard reader runs what a pickle names, and makes room for as many
-    remembered objects as its highest number says: ten torn bytes of a dump ask for 60 GB. So the opcodes are looked through first, and only what
-    consists of harmless ones is loaded.
-    """
-    _look_through(data)
     try:
-        return pickle.loads(data)  # noqa: S301 -- it holds no opcode that names or makes anything
-    except Exception as error:  # boundary: torn pickles raise nearly anything
-        raise WireError(f"no pickle that can be read: {type(error).__name__}: {error}") from error
-
-
-def _look_through(data: bytes) -> None:
-    if not data:
-        raise WireError("it is empty: nothing has been written to it yet, or nothing worth a line")
-    place = 0
-    while True:
-        place = _end_of_run(data, place)
-        if place >= len(data):
-            raise WireError("neither JSON nor a whole pickle: it ends too soon")
-        code = data[place]
-        if code == _STOP:
-            return
-        place = _behind(data, place, code)
-
-
-def _end_of_run(data: bytes, place: int) -> int:
-    found = _FIXED.match(data, place)
-    return found.end() if found else place
-
-
-def _behind(data: bytes, place: int, code: int) -> int:
-    """Where the next opcode stands."""
-    width = _COUNTED.get(code)
-    if width is not None:
-        return place + 1 + width + int.from_bytes(data[place + 1 : place + 1 + width], "little")
-    if code == _LONG_BINPUT:
-        if int.from_bytes(data[place + 1 : place + 5], "little") > len(data):
-            raise WireError(f"torn at byte {place}: it remembers more objects than it has bytes")
-        return place + 5
-    raise WireError(f"neither JSON nor a pickle of plain containers, numbers and texts alone (byte {place} is {code:#04x}): it is not loaded")
+        return sum(_WIDTHS.get(_text(kind), 0) * math.prod(map(int, shape[:MOST_DIMENSIONS])) for shape, kind in zip(sizes, types, strict=True))
+    except (TypeError, ValueError, OverflowError):
+        return 0

@@ -7,6 +7,7 @@ in another group for somebody who is further behind. Followed to its end, that n
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .flight_dump import Collective, FlightDump
 
@@ -34,10 +35,23 @@ class MissingRanks:
     """Ranks that groups name and that left no dump: they may be gone, or hold the interpreter's lock."""
 
 
+class _Ring(NamedTuple):
+    """What a rank has of a group, messages from one to one aside."""
+
+    newest: int = 0
+    """The newest collective that the rank has enqueued; what left the ring is older than what is in it."""
+    oldest_pending: Collective | None = None
+
+
+_Rings = Mapping[int, Mapping[str, _Ring]]
+"""Rank → group."""
+
+
 def missing_ranks(dumps: Iterable[FlightDump]) -> MissingRanks:
     """Needs the dumps of as many ranks as there are; each rank once, the last one counts."""
     by_rank = {dump.rank: dump for dump in dumps if dump.rank >= 0}
-    waits = tuple(sorted(_waits(by_rank), key=lambda wait: (wait.group, wait.number)))
+    rings = {rank: _rings(dump) for rank, dump in by_rank.items()}
+    waits = tuple(sorted(_waits(by_rank, rings), key=lambda wait: (wait.group, wait.number)))
     waiting_for: dict[int, set[int]] = {}
     for wait in waits:
         for rank in wait.waiting:
@@ -45,15 +59,15 @@ def missing_ranks(dumps: Iterable[FlightDump]) -> MissingRanks:
     blamed = {rank for missing in waiting_for.values() for rank in missing}
     known = {rank for dump in by_rank.values() for group in dump.groups.values() for rank in group.ranks}
     silent = known - by_rank.keys()
-    ranks = {rank for rank in blamed if rank not in waiting_for} or _deepest(waits) or _silent_of_groups_that_wait(by_rank, silent)
+    ranks = {rank for rank in blamed if rank not in waiting_for} or _deepest(waits) or _silent_of_groups_that_wait(by_rank, rings, silent)
     return MissingRanks(tuple(sorted(ranks)), waits, tuple(sorted(silent)))
 
 
-def _waits(by_rank: Mapping[int, FlightDump]) -> Iterator[Wait]:
+def _waits(by_rank: Mapping[int, FlightDump], rings: _Rings) -> Iterator[Wait]:
     """Of each group with a rank that waits in a collective which another one has not entered."""
-    for name, members in _members(by_rank).items():
-        reached = {rank: _newest(by_rank[rank], name) for rank in members}
-        pending = {rank: oldest for rank in members if (oldest := _oldest_pending(by_rank[rank], name)) is not None}
+    for name, members in _members(by_rank, rings).items():
+        reached = {rank: rings[rank].get(name, _Ring()).newest for rank in members}
+        pending = {rank: oldest for rank in members if (oldest := rings[rank].get(name, _Ring()).oldest_pending) is not None}
         for number in sorted({entry.number for entry in pending.values()}):
             waiting = tuple(sorted(rank for rank, entry in pending.items() if entry.number == number))
             missing = tuple(sorted(rank for rank in members if reached[rank] < number))
@@ -61,25 +75,25 @@ def _waits(by_rank: Mapping[int, FlightDump]) -> Iterator[Wait]:
                 yield Wait(name, _description(by_rank, name), pending[waiting[0]].operation, number, waiting, missing)
 
 
-def _members(by_rank: Mapping[int, FlightDump]) -> dict[str, list[int]]:
+def _members(by_rank: Mapping[int, FlightDump], rings: _Rings) -> dict[str, list[int]]:
     """Group → ranks with a dump that belong to it: by its configuration, else by who used it."""
     members: dict[str, list[int]] = {}
     for rank, dump in by_rank.items():
-        used = {entry.group for entry in dump.collectives}
-        for name in {*dump.groups, *used}:
+        for name in {*dump.groups, *rings[rank]}:
             group = dump.groups.get(name)
             if group is None or not group.ranks or rank in group.ranks:
                 members.setdefault(name, []).append(rank)
     return members
 
 
-def _newest(dump: FlightDump, group: str) -> int:
-    """The newest collective of a group that the rank has enqueued; what left the ring is older than what is in it."""
-    return max((entry.number for entry in dump.collectives if entry.group == group and not entry.peer_to_peer), default=0)
-
-
-def _oldest_pending(dump: FlightDump, group: str) -> Collective | None:
-    return next((entry for entry in dump.collectives if entry.group == group and not entry.over and not entry.peer_to_peer), None)
+def _rings(dump: FlightDump) -> dict[str, _Ring]:
+    """Group → what the rank has of it, of each group that it used."""
+    rings: dict[str, _Ring] = {}
+    for entry in dump.collectives:
+        ring = rings.setdefault(entry.group, _Ring())
+        if not entry.peer_to_peer:
+            rings[entry.group] = _Ring(max(ring.newest, entry.number), ring.oldest_pending or (None if entry.over else entry))
+    return rings
 
 
 def _description(by_rank: Mapping[int, FlightDump], name: str) -> str:
@@ -96,13 +110,15 @@ def _deepest(waits: Iterable[Wait]) -> set[int]:
     return {rank for rank, count in counts.items() if count == most}
 
 
-def _silent_of_groups_that_wait(by_rank: Mapping[int, FlightDump], silent: set[int]) -> set[int]:
+def _silent_of_groups_that_wait(by_rank: Mapping[int, FlightDump], rings: _Rings, silent: set[int]) -> set[int]:
     """Who left no dump, and belongs to a group that waits."""
+    if not silent:
+        return set()
     return {
         rank
-        for dump in by_rank.values()
+        for waiting, dump in by_rank.items()
         for name, group in dump.groups.items()
-        if _oldest_pending(dump, name) is not None
+        if rings[waiting].get(name, _Ring()).oldest_pending is not None
         for rank in group.ranks
         if rank in silent
     }

@@ -1,11 +1,13 @@
 """Real dumps of torch's flight recorder, of a real job in which one rank does not come."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 from eagle_eye.ports import free_port
+from tests.fakes.torch_pickle import torch_pickle
 
 RANK = """
 import os, pathlib, pickle, threading, sys, time
@@ -43,6 +45,8 @@ def test_the_rank_that_did_not_come_is_named_from_the_dumps_of_a_real_job(tmp_pa
             rank.wait()
     for done in folder.glob("done_*"):
         done.unlink()
+    whole = (folder / "trace_0").read_bytes()
+    assert torch_pickle(pickle.loads(whole)) == whole, "the tests' rings are no longer as torch writes them"
     command = [sys.executable, "-m", "eagle_eye.app.cli", "collectives", str(folder)]
     shown = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60)
     found = json.loads(shown.stdout)

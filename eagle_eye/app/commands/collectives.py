@@ -7,7 +7,8 @@ import click
 import msgspec
 from rich.console import Console
 
-from eagle_eye.activity.flight_dump import FlightDump, read_dump
+from eagle_eye.activity.dump_reader import read_dumps
+from eagle_eye.activity.flight_dump import FlightDump
 from eagle_eye.activity.inspector_log import InspectorSummary, OperationSummary, is_inspector_log
 from eagle_eye.activity.missing_ranks import MissingRanks, Wait, missing_ranks
 from eagle_eye.app import options
@@ -59,17 +60,27 @@ def command(paths: tuple[Path, ...], json_lines: bool, wide: bool) -> None:
 def _read(paths: Sequence[Path]) -> tuple[list[FlightDump], InspectorSummary]:
     """What cannot be read is named, and the others count all the same."""
     dumps: list[FlightDump] = []
+    others: list[Path] = []
     measured = InspectorSummary()
     for path in paths:
         for file in sorted(path.iterdir()) if path.is_dir() else (path,):
-            try:
-                if is_inspector_log(file):
+            if not is_inspector_log(file):
+                others.append(file)
+            else:
+                try:
                     measured.read(file)
-                else:
-                    dumps.append(read_dump(file))
-            except WireError as error:
-                click.echo(f"left out: {error}", err=True)
+                except WireError as error:
+                    _leave_out(error)
+    for outcome in read_dumps(others):
+        if isinstance(outcome, FlightDump):
+            dumps.append(outcome)
+        else:
+            _leave_out(outcome)
     return dumps, measured
+
+
+def _leave_out(error: WireError) -> None:
+    click.echo(f"left out: {error}", err=True)
 
 
 def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> None:
@@ -82,7 +93,7 @@ def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> No
             TableColumn("waits in", prose=True), TableColumn("group", drop=1, prose=True), TableColumn("who waits", prose=True), TableColumn("for", prose=True),
         )  # fmt: skip
         print_table(console, columns, (_row(wait) for wait in found.waits), wide=wide)
-    print_text(console, f"{len(dumps)} dump{'s' if len(dumps) != 1 else ''}, {sum(len(dump.collectives) for dump in dumps)} collectives.")
+    print_text(console, f"{len(dumps)} dump{'s' if len(dumps) != 1 else ''}, {sum(dump.recorded for dump in dumps)} collectives.")
 
 
 def _show_operations(operations: Sequence[OperationSummary], *, wide: bool) -> None:

@@ -87,5 +87,5 @@ def _dump(path: Path) -> Figure:
     except (WireError, ValueError) as error:
         raise DataSetError(f"{path}: {error}; {REMEDY}") from error
     named = missing_ranks([dump]).ranks
-    figure = f"{len(dump.collectives)} of {entries} entries read; named: {', '.join(map(str, named)) or 'nobody'}"
-    return Figure(what=path.name, figure=figure, goal="all entries", met=len(dump.collectives) == entries)
+    figure = f"{dump.recorded} of {entries} entries read; named: {', '.join(map(str, named)) or 'nobody'}"
+    return Figure(what=path.name, figure=figure, goal="all entries", met=dump.recorded == entries)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_eye.activity.flight_dump import FlightDump, dump_of, plain_content, read_dump
+from eagle_eye.activity.flight_dump import FlightDump, dump_of, read_dump
 from eagle_eye.activity.missing_ranks import missing_ranks
+from eagle_eye.activity.plain_pickle import plain_content
 from eagle_eye.errors import WireError
 
 WORLD = ("0", "default_pg")
