@@ -207,10 +207,10 @@ class Agent:
             self._jobs.refresh(self._clock.now())
 
     def _take_notice(self, notice: Notice) -> None:
-        """A notice of the writer, which has logged it; dropped records are reported into the stream, too."""
+        """A notice of the writer, which has logged it; dropped records and a deleted spool are reported into the stream, too."""
         if notice.name in ("stream.recovered", "stream.reset"):
             self._schemas_sent.clear()  # the stream may have been reset
-        elif notice.name == "spool.dropped":
+        elif notice.name in ("spool.dropped", "spool.removed"):
             self._send_event(unsigned_event(notice.name, Kind.NODE, self.node, notice.time, notice.message))
 
     def _report_health(self, collector: CollectorThread, change: HealthChange | None) -> None:

@@ -73,7 +73,7 @@ class SpooledWriter:
 
         confirmed_by: topic → consumer group whose commits confirm its records, for a stream that may forget.
         on_notice: called in the background thread, once per change: stream.away, stream.recovered, stream.reset,
-        spool.dropped, spool.failing, spool.torn.
+        spool.dropped, spool.failing, spool.removed, spool.torn.
         """
         self._stream = stream
         self._clock = clock
@@ -93,8 +93,8 @@ class SpooledWriter:
         self._look_at = self._next_look()
         self._again: deque[SpooledRecord] = deque()  # forgotten by the stream: goes before everything else
         self._dropped = 0
-        self._retry_at = self._retry_disk_at = 0.0
-        self._told_dropped = self._told_failing = self._away = self._closing = self._closed = False
+        self._retry_at = self._retry_disk_at = self._renew_at = 0.0
+        self._told_dropped = self._told_failing = self._told_removed = self._away = self._closing = self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"spool-{name}", daemon=True)
         if self._file.cut:
             self._tell("spool.torn", f"{self._file.path}: a torn tail of {self._file.cut} bytes was cut off")
@@ -154,6 +154,7 @@ class SpooledWriter:
                 self._changed.wait_for(self._something_to_do, self._patience())
                 taken, ended = self._take(), self._closing
             try:
+                self._renew_removed()
                 self._look()
                 self._pass_on(taken)
             except Exception as error:  # noqa: BLE001 (boundary: a writer that dies in silence loses everything after)
@@ -291,6 +292,26 @@ class SpooledWriter:
         with self._changed:
             for _ in range(done):
                 self._overflow_bytes -= size_of(self._overflow.popleft())
+
+    def _renew_removed(self) -> None:
+        """Make the spool anew where it was deleted under us, with what waited in it. Where that cannot be, what was deleted is written on: it lasts as long as we do."""
+        if not self._file.removed or self._clock.monotonic() < self._renew_at:
+            return
+        try:
+            fresh = self._file.renewed()
+        except (OSError, StreamError) as error:
+            self._renew_at = self._clock.monotonic() + self._retry_s
+            if not self._told_removed:
+                self._told_removed = True
+                self._tell("spool.removed", f"{self._file.path} was deleted or moved while it was in use, and cannot be made anew ({error}): {self._file.count} records that wait in it last as long as this process")
+        else:
+            with self._changed:
+                self._file, self._told_removed = fresh, False
+            self._tell(
+                "spool.removed",
+                f"{fresh.path} was deleted or moved while it was in use; it was made anew with the {fresh.count} records that wait. Leave the state "
+                "directory alone while agents, launchers and servers run",
+            )
 
     # --- what the stream may forget ------------------------------------------------------------------------------
 

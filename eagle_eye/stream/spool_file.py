@@ -28,6 +28,8 @@ _BODY = struct.Struct("<dHI")
 _LARGEST_FRAME = 32 << 20
 _SEARCHED_FIRST, _SEARCHED = 1 << 12, 1 << 20
 """Bytes that are searched for a mark at once: at first, and at most."""
+_COPIED = 1 << 20
+"""Bytes that are copied at once to a file that takes the place of a deleted one."""
 _WASTED_MOST = 1 << 30
 """Bytes whose checksum was taken in vain: a file full of marks that lie would keep its reader busy for hours."""
 
@@ -75,6 +77,45 @@ class SpoolFile:
         """Bytes that wait, with their frames."""
         return self._end - self._begin
 
+    @property
+    def removed(self) -> bool:
+        """Its path leads to it no more: it, or a folder above it, was deleted or moved, and what waits here ends with this process."""
+        try:
+            return not os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # its file system does not answer, which is no proof
+            return False
+
+    def renewed(self) -> "SpoolFile":
+        """A new file at its path, with what waits in this one, which is closed. OSError or StreamError where that cannot be: nothing has changed then."""
+        fresh = SpoolFile(self.path)
+        try:
+            fresh._take_over(self)
+        except OSError:
+            fresh.close()
+            raise
+        os.close(self._descriptor)
+        return fresh
+
+    def _take_over(self, former: "SpoolFile") -> None:
+        """Copy what waits there, behind what waits here."""
+        position, at = former._begin, self._end
+        try:
+            self._write(_header(self._begin), 0)
+            while position < former._end:
+                part = os.pread(former._descriptor, min(_COPIED, former._end - position), position)
+                if not part:
+                    break
+                self._write(part, at)
+                position, at = position + len(part), at + len(part)
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end = at
+        self.count, self.lost = self.count + former.count, self.lost + former.lost
+        self.oldest = former.oldest if self.oldest is None else self.oldest
+
     def append(self, records: list[SpooledRecord]) -> None:
         """Write all of the records, or none and raise OSError."""
         data = b"".join(_framed(record) for record in records)
@@ -118,7 +159,7 @@ class SpoolFile:
 
     def close(self) -> None:
         """Release the file; an empty one is removed."""
-        if self._begin == self._end:
+        if self._begin == self._end and not self.removed:
             self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

@@ -438,12 +438,13 @@ def test_schemas_are_sent_again_when_the_stream_is_back(start: Start) -> None:
     assert sum(isinstance(record, SchemaRecord) for _, record in node.records.written) == 2
 
 
-def test_dropped_records_are_told_in_the_stream(start: Start) -> None:
+@pytest.mark.parametrize("name", ["spool.dropped", "spool.removed"])
+def test_dropped_records_and_a_deleted_spool_are_told_in_the_stream(start: Start, name: str) -> None:
     node = start()
     node.list_job()
-    node.inbox.put(Notice(name="spool.dropped", time=NOW, message="the spool is full (7 so far)"))
+    node.inbox.put(Notice(name=name, time=NOW, message="what became of the spool"))
     node.seconds(0.1)
-    assert [event.message for event in node.records.events("spool.dropped")] == ["the spool is full (7 so far)"]
+    assert [event.message for event in node.records.events(name)] == ["what became of the spool"]
 
 
 def test_a_stream_that_cannot_be_opened_is_away_and_is_opened_later() -> None:
