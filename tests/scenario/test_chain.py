@@ -110,7 +110,8 @@ def accused_since(demo_job: DemoJob, moment: float) -> list[IncidentRecord]:
 def healed(demo_job: DemoJob, struck: drills.ActiveDrill, cause: str) -> IncidentRecord:
     """Wait until the only accused is the one who was struck, and the job has healed and goes on."""
     wait(demo_job, f"{cause} to be healed", lambda: demo_job.record.settled(struck.truth.time))
-    (kept,) = accused_since(demo_job, struck.truth.time)
+    kept, *others = accused_since(demo_job, struck.truth.time)
+    assert not others, [(each.incident.cause, [line.text for line in each.incident.evidence]) for each in (kept, *others)]
     assert kept.incident.cause == cause
     assert [culprit.entity.name for culprit in kept.incident.culprits] == [struck.truth.worker or struck.truth.node]
     assert kept.state == "healed"
