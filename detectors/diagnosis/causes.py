@@ -89,6 +89,8 @@ SLOWNESS = (
     Consequence("job.very_slow"),
 )
 """What a job shows that does less than it did."""
+UNUSUAL = (Consequence("node.unusual", Scope.NODE), Consequence("node.unforeseen", Scope.NODE))
+"""What the metrics of a node show on which something is wrong."""
 VICTIMS = (
     Consequence("worker.exception", what=Selection.VICTIM),
     Consequence("worker.exited", what=Selection.VICTIM),
@@ -293,7 +295,7 @@ CAUSES = (
             Consequence("worker.unequal_compute", Scope.WORKER),
             Consequence("host.contended", Scope.NODE),
             Consequence("cpu.throttled", Scope.NODE),
-            Consequence("node.unusual", Scope.NODE),
+            *UNUSUAL,
             Consequence("node.unlike_peers", Scope.NODE),
             Consequence("gpu.unlike_peers", Scope.NODE),
             Consequence("gpu.xid", Scope.NODE),
@@ -361,7 +363,7 @@ CAUSES = (
         "cpu quota",
         "cpu.throttled",
         Severity.INFO,
-        follows=(*SLOWNESS, Consequence("worker.slower", Scope.NODE), Consequence("host.contended", Scope.NODE), Consequence("node.unusual", Scope.NODE)),
+        follows=(*SLOWNESS, Consequence("worker.slower", Scope.NODE), Consequence("host.contended", Scope.NODE), *UNUSUAL),
         together_s=30.0,
         early_s=float("inf"),
     ),
@@ -369,7 +371,7 @@ CAUSES = (
         "host contended",
         "host.contended",
         Severity.INFO,
-        follows=(*SLOWNESS, Consequence("worker.slower", Scope.NODE), Consequence("node.unusual", Scope.NODE)),
+        follows=(*SLOWNESS, Consequence("worker.slower", Scope.NODE), *UNUSUAL),
         together_s=30.0,
         early_s=float("inf"),
     ),
@@ -419,6 +421,7 @@ CAUSES = (
     Cause("job slow", "job.very_slow", Severity.INFO, follows=(Consequence("job.slow"),), early_s=30.0),
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
+    Cause("unusual node", "node.unforeseen", Severity.INFO, together_s=30.0),
     *(
         Cause(
             "unlike its peers",

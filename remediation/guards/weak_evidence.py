@@ -19,7 +19,7 @@ class WeakEvidence:
     """Each node that is isolated needs a culprit of at least this confidence on it."""
     single_detector_confidence: Share = 0.7
     """The same, where a single detector speaks."""
-    weak: tuple[str, ...] = ("isolation_forest", "site_alerts")
+    weak: tuple[str, ...] = ("isolation_forest", "metric_forecast", "peer_metrics", "site_alerts")
     """Detectors on whose findings alone no node is evicted."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from detectors.isolation_forest import GPU_PREFIX, Forest
+from detectors.features.node_metrics import GPU_PREFIX
+from detectors.isolation_forest import Forest
 
 from .sample_job import OF_GPUS, OF_NODES
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectors.agent_metrics import NAMES, AgentMetricsCollector
-from detectors.isolation_forest import CONSTANT
+from detectors.features.node_metrics import CONSTANT
 from eagle_eye.clock import FakeClock
 from eagle_eye.stream.spool import SpoolStatus
 from eagle_eye.types import Kind

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from collectors.nvml.watched_gpu import STATES
+from detectors.features.node_metrics import STATES_OF_GPUS, features
 from detectors.isolation_forest import (
     NAME,
-    STATES_OF_GPUS,
     Forest,
     IsolationForest,
     IsolationForestLearner,
-    features,
     scores_of,
 )
 from detectors.isolation_forest import _arrays as arrays

@@ -93,3 +93,33 @@ def test_a_torn_run_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "mlperf_power" / "run.npz", ac_time_ms=np.zeros(3), ac_watt=np.zeros((2, 3)))
     with pytest.raises(DataSetError, match="its times and powers"):
         list(figures_of(tmp_path, "mlperf_power"))
+
+
+def servers(folder: Path, *, explained: int = 2) -> None:
+    """Three metrics that follow one load; in the test one of them leaves the others."""
+    rng = np.random.default_rng(6)
+    load = 4.0 + np.cumsum(rng.normal(0.0, 0.1, 400))[:, None]
+    metrics = load * np.array([[1.0, 2.0, 3.0]]) + rng.normal(0.0, 0.05, (400, 3))
+    label = np.zeros(200, np.uint8)
+    label[100:115] = 1
+    metrics[300:315, 1] += 6.0 * (-1.0) ** np.arange(15)
+    folder.mkdir(parents=True)
+    np.savez(folder / "machine-1.1.npz", train=metrics[:200].astype(np.float32), test=metrics[200:].astype(np.float32), label=label)
+    write(folder / "machine-1.1.interpretation.json", json.dumps([{"start": 100, "end": 114, "dims_1based": [explained]}]))
+
+
+@pytest.mark.parametrize("name", ["smd", "asd"])
+def test_a_metric_that_leaves_the_others_is_scored_and_named(tmp_path: Path, name: str) -> None:
+    servers(tmp_path / name)
+    area, *_, hits = figures_of(tmp_path, name)
+    assert (area.met, hits.met, hits.figure) == (True, True, "1.000")
+    servers(tmp_path / "wrong" / name, explained=1)
+    *_, missed = figures_of(tmp_path / "wrong", name)
+    assert (missed.met, missed.figure) == (False, "0.000")
+
+
+def test_a_torn_explanation_is_named(tmp_path: Path) -> None:
+    servers(tmp_path / "asd")
+    write(tmp_path / "asd" / "machine-1.1.interpretation.json", '[{"start": 100, "end": 900, "dims_1based": [1]}]')
+    with pytest.raises(DataSetError, match="a range is not within the test; copy the data set again"):
+        list(figures_of(tmp_path, "asd"))
