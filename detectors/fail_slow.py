@@ -197,7 +197,7 @@ class FailSlow:
     def _says_nothing(self, step: Step, busy: Floats, per_work: Floats, queued: Floats) -> Truths:
         """Whose compute of this step is not that of its machine alone: a busy host, longer sequences, a host that waits for room in its GPU's queue."""
         read = self._signals.of_workers(self._signals.queued, step.workers)
-        excused: Truths = (queued >= QUEUED) | (np.isnan(read) & np.isfinite(read).any()) | self._signals.held_back(step.workers)
+        excused: Truths = (queued >= QUEUED) | (np.isnan(read) & np.isfinite(read).any()) | self._signals.held_back(step.workers) | self._signals.on_full_nodes(step.workers)
         if "compiled_graphs" in step.values:
             excused |= step.values["compiled_graphs"] > 0
         lengths = step.values.get("sequence_length")

@@ -18,6 +18,8 @@ OTHERS = 0.5
 """Processors that processes other than the job's workers use at least where they are said to have the processor ..."""
 STOLEN = 0.05
 """... or this share of all processors that the hypervisor gave to other machines."""
+FULL = 0.9
+"""Share of a node's processors in use above which each takes longer for the same work: caches, memory and the two threads of a core are shared, and no run queue shows it."""
 THROTTLED = 0.2
 """Share of the periods of its CPU quota in which a cgroup had used it up."""
 _NEWEST = 0.5
@@ -48,6 +50,8 @@ class ProcessorSignals:
     """Node: processors that processes other than the job's workers use."""
     stolen: Floats = field(default_factory=_none)
     """Node: share of its processors that the hypervisor gave to other machines."""
+    used: Floats = field(default_factory=_none)
+    """Node: share of its processors that are in use, by anybody."""
     _node_of: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Worker → column of its node, -1 if that does not report."""
 
@@ -58,9 +62,9 @@ class ProcessorSignals:
         self._place(frame.entities.get(Kind.WORKER, ()), frame.entities.get(Kind.NODE, ()))
         workers, nodes = len(self.workers), len(self.nodes)
         queued, throttled, quota = _share(read, "runqueue_percent", workers), _share(read, "throttled_percent", workers), _column(read, "cpu_quota", workers)
-        others, stolen = self._others(_column(read, "cpu_percent", workers) / 100.0, host), _share(host, "cpu_steal_percent", nodes)
+        used, others, stolen = _share(host, "cpu_percent", nodes), self._others(_column(read, "cpu_percent", workers) / 100.0, host), _share(host, "cpu_steal_percent", nodes)
         self.queued, self.throttled, self.quota = _smoothed((self.queued, self.throttled, self.quota), (queued, throttled, quota), moved)
-        self.others, self.stolen = _smoothed((self.others, self.stolen), (others, stolen), moved_nodes)
+        self.others, self.stolen, self.used = _smoothed((self.others, self.stolen, self.used), (others, stolen, used), moved_nodes)
 
     def _place(self, workers: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         if workers != self.workers or nodes != self.nodes:
@@ -91,6 +95,12 @@ class ProcessorSignals:
             return values
         column = {name: index for index, name in enumerate(self.workers)}
         return np.array([values[column[name]] if name in column else np.nan for name in workers], dtype=np.float32)
+
+    def on_full_nodes(self, workers: tuple[str, ...]) -> Truths:
+        """Of these workers, whose node has no processor to spare since others than the job's workers use them, too."""
+        full = np.append((self.used >= FULL) & (self.others >= OTHERS), False)  # the last: of a node that does not report
+        mine: Truths = full[self.node_columns(workers)]
+        return mine
 
     def held_back(self, workers: tuple[str, ...]) -> Truths:
         """Of these workers, whose cgroup used up its CPU quota again and again, unlike that of most: what all have makes nobody slower."""

@@ -223,6 +223,20 @@ def test_twin_a_worker_that_waits_for_a_processor_is_not_sick(queued: float, nam
     assert kinds(found) == ([("worker.slower", "run/node-1/1", True)] if named else [])
 
 
+@pytest.mark.parametrize(("used", "of_workers", "named"), [(97.0, 100.0, False), (80.0, 100.0, True), (97.0, 800.0, True), (np.nan, np.nan, True)])
+def test_twin_a_worker_of_a_node_that_is_full_of_other_processes_is_not_sick(used: float, of_workers: float, named: bool) -> None:
+    """Caches and the two threads of a core are shared, and no run queue shows it. `of_workers`: percent of a processor that each of two workers of the node uses, of 16."""
+    def full(frame: Frame) -> Frame:
+        workers = frame.layout.workers if frame.layout else ()
+        nodes = tuple(dict.fromkeys(worker.rpartition("/")[0].rpartition("/")[2] for worker in workers))
+        host = {"cpu_percent": np.array([used if node == "node-1" else 30.0 for node in nodes], np.float32), "processors": np.full(len(nodes), 16.0, np.float32)}
+        own = {"cpu_percent": np.full(len(workers), of_workers, np.float32), "runqueue_percent": np.zeros(len(workers), np.float32)}
+        return replace(frame, entities={Kind.WORKER: workers, Kind.NODE: nodes}, metrics={Kind.WORKER: own, Kind.NODE: host})
+
+    found = told(full(frame) for frame in frames(45, slower(3, 1.2, ONSET)))
+    assert kinds(found) == ([("worker.slower", "run/node-1/1", True)] if named else [])
+
+
 def test_twin_those_that_wait_within_a_layer_for_a_slow_one_are_not_accused() -> None:
     """Four replicas of two tensor ranks, which wait for one another inside the forward pass."""
     found = told(frames(40, slower((2, 3), 1.25, ONSET), layout=staged(stages=1, replicas=4, tensor=2)))
