@@ -20,7 +20,7 @@ from eagle_eye.ranges import Count, Share
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
 
 from .features.active_claims import ActiveClaims
-from .features.node_metrics import features
+from .features.node_metrics import LARGEST, features
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ NAME = "isolation_forest"
 """Name of the baseline."""
 DEEPEST = 64
 """Steps to a leaf: the learner grows to the logarithm of the samples of a tree, which is below ten."""
-LARGEST = 1e30
-"""Of a metric: float32 holds eight orders more."""
 
 
 class Forest(msgspec.Struct, frozen=True):

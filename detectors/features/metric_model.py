@@ -12,6 +12,8 @@ import numpy as np
 
 from eagle_eye.types import Doubles
 
+from .node_metrics import LARGEST
+
 RIDGE = 0.1
 """Of the squares of as many samples, added to each metric's: coefficients that healthy moments do not settle stay small."""
 CLIPPED = 30.0
@@ -29,8 +31,6 @@ FEWEST_PEAKS = 20
 MARGIN, MARGIN_OF_FEW = 1.1, 1.5
 """Times the highest healthy score: the limit is never below it. The second where the peaks are too few."""
 FEWEST = 60
-LARGEST = 1e30
-"""Of a metric: float32 holds eight orders more."""
 
 
 class MetricModel(msgspec.Struct, frozen=True):

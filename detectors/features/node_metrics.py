@@ -6,6 +6,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.types import Floats, Integers, Kind
 
 GPU_PREFIX = "gpu."
+LARGEST = 1e30
+"""Of a metric: float32 holds eight orders more."""
 CONSTANT = frozenset({
     "processors", "file_descriptors_percent", "clock_offset_s", "clock_synchronised",
     "agent_cpu_percent", "agent_memory_bytes", "spool_records", "spool_age_s", "spool_dropped_per_s",

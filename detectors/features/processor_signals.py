@@ -98,9 +98,7 @@ class ProcessorSignals:
 
     def on_full_nodes(self, workers: tuple[str, ...]) -> Truths:
         """Of these workers, whose node has no processor to spare since others than the job's workers use them, too."""
-        full = np.append((self.used >= FULL) & (self.others >= OTHERS), False)  # the last: of a node that does not report
-        mine: Truths = full[self.node_columns(workers)]
-        return mine
+        return self._of_their_nodes((self.used >= FULL) & (self.others >= OTHERS), workers)
 
     def held_back(self, workers: tuple[str, ...]) -> Truths:
         """Of these workers, whose cgroup used up its CPU quota again and again, unlike that of most: what all have makes nobody slower."""
@@ -111,11 +109,14 @@ class ProcessorSignals:
 
     def crowded(self, workers: tuple[str, ...]) -> Truths:
         """Of these workers, which waited for a processor while others than the job's workers had it: the host says so itself."""
-        column = self.node_columns(workers)
-        taken = (self.others >= OTHERS) | (self.stolen >= STOLEN)
         waits = self.of_workers(self.queued, workers) >= QUEUED
-        crowded: Truths = waits & (column >= 0) & taken[np.maximum(column, 0)] if len(self.nodes) else np.zeros(len(workers), np.bool_)
+        crowded: Truths = waits & self._of_their_nodes((self.others >= OTHERS) | (self.stolen >= STOLEN), workers)
         return crowded
+
+    def _of_their_nodes(self, nodes: Truths, workers: tuple[str, ...]) -> Truths:
+        """What is true of each worker's node; False where that does not report."""
+        mine: Truths = np.append(nodes, False)[self.node_columns(workers)]  # -1: the last
+        return mine
 
     def by_node(self, values: Floats) -> Floats:
         """A worker's signal as the highest of each node."""

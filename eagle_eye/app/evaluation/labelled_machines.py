@@ -14,7 +14,10 @@ from detectors.metric_forecast import LOOKS
 from eagle_eye.errors import DataSetError
 from eagle_eye.types import Doubles, Integers
 
+from .figures import Figure
 from .labelled_files import REMEDY, arrays_of, objects_of
+
+HIT_GOAL = 0.75
 
 
 class LabelledMachine(NamedTuple):
@@ -59,6 +62,13 @@ def scored(machine: LabelledMachine) -> MachineScores:
         raise DataSetError(f"{machine.name}: {error}; {REMEDY}") from error
     seen = departures(model, np.vstack([train[-1:], test[:-1]]), test)
     return MachineScores(machine, _mean_of_looks(seen.scores), [_hits(seen, *each) for each in machine.explained if each[2]])
+
+
+def explaining_metrics(found: Sequence[MachineScores]) -> Figure:
+    """Whether the metrics that a person says explain an anomaly are named: the mean over all of them."""
+    hits = [hit for each in found for hit in each.hits]
+    hit = float(np.mean(hits)) if hits else np.nan
+    return Figure(what=f"{len(hits)} anomalies: metrics that explain them (HitRate@100 %)", figure=f"{hit:.3f}", goal=f"≥ {HIT_GOAL}", met=hit >= HIT_GOAL)
 
 
 def _mean_of_looks(scores: Doubles) -> Doubles:

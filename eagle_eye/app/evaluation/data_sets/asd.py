@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from eagle_eye.app.evaluation.figures import Figure
-from eagle_eye.app.evaluation.labelled_machines import machines, scored
+from eagle_eye.app.evaluation.labelled_machines import explaining_metrics, machines, scored
 from eagle_eye.app.evaluation.precision_curves import average_precision
 
-GOAL, HIT_GOAL = 0.50, 0.75
+GOAL = 0.50
 
 
 def figures(folder: Path) -> Iterator[Figure]:
@@ -26,6 +26,4 @@ def figures(folder: Path) -> Iterator[Figure]:
         others="PCA of 90 % 0.324, random 0.056",
         reason="" if precision >= GOAL else f"lowest: {worst[1]} {worst[0]:.3f}",
     )
-    hits = [hit for each in found for hit in each.hits]
-    hit = float(np.mean(hits)) if hits else np.nan
-    yield Figure(what=f"{len(hits)} anomalies: metrics that explain them (HitRate@100 %)", figure=f"{hit:.3f}", goal=f"≥ {HIT_GOAL}", met=hit >= HIT_GOAL)
+    yield explaining_metrics(found)
