@@ -35,6 +35,7 @@ from .features.compute_past import ComputePast
 from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
 from .features.peer_roles import PeerRoles, above_peers, median_of_role, peer_roles
 from .features.processor_signals import QUEUED, ProcessorSignals
+from .features.robust_deviation import NORMAL_MAD
 from .features.slowness_test import MEMORY, SlownessTest
 from .features.step_time import phases, zero_if_unknown
 
@@ -46,7 +47,6 @@ FALSE_ALARM_EVERY = 1e8
 """Observations of a healthy job's workers, all together, until one of them is accused by chance, by either test."""
 SPREAD = 6.0
 """Peers whose levels differ: so many robust deviations of these are nothing unusual."""
-_NORMAL_MAD = 1.4826
 ROWS = 16
 """Newest observations that tell how slow a worker is."""
 LONGER = 1.02
@@ -242,7 +242,7 @@ class FailSlow:
         """How much the levels of each worker's peers differ among themselves, beyond what so many noisy observations, of so few, leave open."""
         noise = self._beside_peers.noise
         level = noise.level.astype(np.float64)
-        deviation = _NORMAL_MAD * np.nan_to_num(median_of_role(np.abs(level - median_of_role(level, roles.role)), roles.role))
+        deviation = NORMAL_MAD * np.nan_to_num(median_of_role(np.abs(level - median_of_role(level, roles.role)), roles.role))
         few = 2.0 + 16.0 / np.bincount(roles.role, minlength=1)[roles.role]
         unsure = few * noise.scale.astype(np.float64) ** 2 / max(1, min(noise.count, 2 * MEMORY))
         spread: Doubles = SPREAD * np.sqrt(np.maximum(deviation**2 - unsure, 0.0))

@@ -12,10 +12,8 @@ from eagle_eye.ranges import Count, Ratio
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.robust_deviation import NORMAL_MAD
 from .features.step_time import iteration_time
-
-_NORMAL_MAD = 1.4826
-"""Standard deviation of a normal distribution / its median absolute deviation."""
 
 
 @dataclass
@@ -69,7 +67,7 @@ class IterationTime:
             self._times.append(time)
             return
         median = float(np.median(self._times))
-        spread = _NORMAL_MAD * float(np.median(np.abs(np.array(self._times) - median)))
+        spread = NORMAL_MAD * float(np.median(np.abs(np.array(self._times) - median)))
         bar = max(self.slow * median, median + self.noise * spread)
         self._last.append(time)
         if len(self._last) > self.sustained:

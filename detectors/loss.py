@@ -15,10 +15,10 @@ from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.printed_losses import PrintedLoss, PrintedLosses
+from .features.robust_deviation import NORMAL_MAD
 
 Truths = NDArray[np.bool_]
 
-_NORMAL_MAD = 1.4826
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Loss:
         if len(self._losses) >= 20:
             known = np.array(self._losses)
             median = float(np.median(known))
-            spread = max(_NORMAL_MAD * float(np.median(np.abs(known - median))), 1e-6 * abs(median))
+            spread = max(NORMAL_MAD * float(np.median(np.abs(known - median))), 1e-6 * abs(median))
             score = (loss - median) / max(spread, 1e-12)
             if score > self.deviations and loss > self.factor * median:
                 proof = Evidence(text=f"loss {loss:.4g} {place.text}, {score:.0f} deviations above {median:.4g}", metric=place.metric, value=place.value)

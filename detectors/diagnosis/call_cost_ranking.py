@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from detectors.features.robust_deviation import NORMAL_MAD
 from eagle_eye.types import Doubles
 
 TOLERATED = 3.0
 """Robust deviations of healthy times that are nothing unusual."""
 FEWEST = 20
 """Healthy values of which a median and a deviation say something."""
-_NORMAL_MAD = 1.4826
 
 
 class CallCosts(NamedTuple):
@@ -76,7 +76,7 @@ def _ordinary(healthy: Doubles) -> float:
     if len(read) < FEWEST:
         return np.nan
     middle = float(np.median(read))
-    return middle + TOLERATED * _NORMAL_MAD * float(np.median(np.abs(read - middle)))
+    return middle + TOLERATED * NORMAL_MAD * float(np.median(np.abs(read - middle)))
 
 
 def _median(values: Doubles) -> float:

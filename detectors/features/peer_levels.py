@@ -17,6 +17,8 @@ import numpy as np
 
 from eagle_eye.types import Doubles, Floats, Integers
 
+from .robust_deviation import NORMAL_MAD
+
 READINGS = 4
 """In succession that must be to one side."""
 EQUAL = 6
@@ -35,7 +37,6 @@ CHANGING = 0.75
 """Share of the others whose readings must change, so that one that does not is odd."""
 LOWEST = 0.01
 """Share of the median: a reading below counts as this."""
-_NORMAL_MAD = 1.4826
 _NOISE_MEMORY = 30
 
 
@@ -97,7 +98,7 @@ class PeerLevels:
         self.newest[-1, read] = seen[read]
         off = np.abs(seen - self.level)[read & (self.learned >= LEARNED)]
         if len(off):
-            self.deviations.append(_NORMAL_MAD * float(np.median(off)))
+            self.deviations.append(NORMAL_MAD * float(np.median(off)))
         return True
 
     def keep_apart(self, limit: float, seconds: float) -> tuple[Doubles, Integers]:

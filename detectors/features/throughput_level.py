@@ -11,10 +11,9 @@ import numpy as np
 
 from eagle_eye.types import Step
 
+from .robust_deviation import NORMAL_MAD
 from .step_time import phases
 
-_NORMAL_MAD = 1.4826
-"""Standard deviation of a normal distribution / its median absolute deviation."""
 LEAST_NOISE = 0.02
 """No job is steadier than that."""
 WORK_VARIES = 0.1
@@ -117,7 +116,7 @@ def level_of(spans: Sequence[Span]) -> Level:
     logged = bool(np.isfinite(tokens).all())
     rates = np.array([span.rate(tokens=logged) for span in spans])
     rate = float(np.median(rates))
-    spread = _NORMAL_MAD * float(np.median(np.abs(rates - rate)))
+    spread = NORMAL_MAD * float(np.median(np.abs(rates - rate)))
     return Level(
         rate=rate,
         noise=max(LEAST_NOISE, spread / max(rate, 1e-9)),
