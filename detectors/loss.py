@@ -20,7 +20,6 @@ from .features.robust_deviation import NORMAL_MAD
 Truths = NDArray[np.bool_]
 
 
-
 @dataclass
 class Loss:
     """Claims loss.not_finite of the worker that had it first, and loss.spike of the job (informs).
