@@ -1,5 +1,9 @@
-"""`JobSnapshots`: the job snapshot of each frame. No clock and no chance: the same frames give the same snapshots."""
+"""`JobSnapshots`: the job snapshot of each frame, and how a snapshot is written. No clock and no chance: the same frames give the same snapshots.
 
+A snapshot with the layout of 80,000 workers is larger than a record of a stream may be, so that a large one is compressed.
+"""
+
+import zlib
 from collections.abc import Collection
 
 import msgspec
@@ -11,6 +15,36 @@ from .types import SNAPSHOT_EVENTS, Floats, JobSnapshot, Layout, SnapshotStep, S
 from .types.job_snapshot import LATE_S
 
 NOTHING: Floats = np.zeros(0, dtype=np.float32)
+COMPRESSED_FROM = 1 << 20
+"""Bytes of JSON."""
+LARGEST = 256 << 20
+"""Bytes of JSON that a reader takes: a few bytes of a forged record could become gigabytes."""
+_LEVEL = 1
+_COMPRESSED = b"x"
+"""The first byte of a zlib stream (RFC 1950, a window of 32 KiB); JSON of a snapshot begins with a brace."""
+_DECODER = msgspec.json.Decoder(JobSnapshot)
+
+
+def encode_snapshot(snapshot: JobSnapshot) -> bytes:
+    """JSON; from COMPRESSED_FROM bytes on as a zlib stream."""
+    text = msgspec.json.encode(snapshot)
+    return zlib.compress(text, _LEVEL) if len(text) >= COMPRESSED_FROM else text
+
+
+def decode_snapshot(value: bytes) -> JobSnapshot:
+    """Raises msgspec.DecodeError for what is no snapshot, or becomes larger than LARGEST."""
+    return _DECODER.decode(_decompressed(value) if value.startswith(_COMPRESSED) else value)
+
+
+def _decompressed(value: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        text = stream.decompress(value, LARGEST)
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"a compressed snapshot that cannot be read: {error}") from error
+    if not stream.eof:
+        raise msgspec.DecodeError(f"a compressed snapshot that is cut off, or has more than {LARGEST} bytes")
+    return text
 
 
 def snapshot_of(frame: Frame, *, sent: Layout | None = None) -> JobSnapshot:

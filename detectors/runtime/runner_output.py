@@ -10,6 +10,7 @@ import msgspec
 
 from eagle_eye.errors import StreamRefused
 from eagle_eye.frames import Frame
+from eagle_eye.job_snapshots import encode_snapshot
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Position, Stream
 from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
 
@@ -51,7 +52,7 @@ class OutputBuffer:
         for topic, nouns in ((INCIDENTS, incidents), (FINDINGS, findings)):
             self._pending += [_Record(topic, noun.job, msgspec.json.encode(noun), noun) for noun in nouns]
         for snapshot in snapshots:
-            self.add(JOB_SNAPSHOTS, snapshot.job, msgspec.json.encode(snapshot))
+            self.add(JOB_SNAPSHOTS, snapshot.job, encode_snapshot(snapshot))
 
     def flush(self) -> None:
         """Write everything. Raises StreamUnavailable or StreamFull; what was not acknowledged stays, and may be written twice."""

@@ -21,6 +21,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import UNREADABLE, StreamError
+from eagle_eye.job_snapshots import decode_snapshot
 from eagle_eye.ledger import IncidentRecord
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream, refusal
 from eagle_eye.stream.start_offset import offset_before, resume_at
@@ -47,9 +48,8 @@ WAIT_S = 1.0
 TURN_S = 0.02
 """In which each of several partitions is asked once."""
 PAUSE_S = 0.005
-_SNAPSHOT = msgspec.json.Decoder(JobSnapshot)
-_INCIDENT = msgspec.json.Decoder(Incident)
-_FINDING = msgspec.json.Decoder(Finding)
+_INCIDENT = msgspec.json.Decoder(Incident).decode
+_FINDING = msgspec.json.Decoder(Finding).decode
 _Noun = TypeVar("_Noun", Incident, Finding, JobSnapshot)
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Intake:
 
     def _recall_one(self, message: Message) -> None:
         try:
-            snapshot = _SNAPSHOT.decode(message.value)
+            snapshot = decode_snapshot(message.value)
             if self._is_next(snapshot):
                 self._engine.replay_snapshot(snapshot)
         except Exception as error:  # boundary: it was kept aside when it came
@@ -210,7 +210,7 @@ class Intake:
                 self._each(message, partial(self._ledger.save_findings, [finding]))
         for message, incident in self._decoded(read[INCIDENTS], _INCIDENT):
             self._each(message, partial(self._receive_incident, incident))
-        for message, snapshot in self._decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
+        for message, snapshot in self._decoded(read[JOB_SNAPSHOTS], decode_snapshot):
             self._each(message, partial(self._receive_snapshot, snapshot))
 
     def _receive_incident(self, incident: Incident) -> None:
@@ -231,11 +231,11 @@ class Intake:
             _log.exception("%s/%d at offset %d cannot be used", message.topic, message.partition, message.offset)
             self._keep_aside(message, f"{type(error).__name__}: {error}")
 
-    def _decoded(self, messages: Sequence[Message], decoder: msgspec.json.Decoder[_Noun]) -> Iterator[tuple[Message, _Noun]]:
+    def _decoded(self, messages: Sequence[Message], decode: Callable[[bytes], _Noun]) -> Iterator[tuple[Message, _Noun]]:
         """Without what cannot be read, a newer version's or not ours: that is kept aside."""
         for message in messages:
             try:
-                noun = decoder.decode(message.value)
+                noun = decode(message.value)
             except UNREADABLE as error:
                 self._keep_aside(message, refusal(message.value) or str(error))
             else:

@@ -1,14 +1,25 @@
 """What a snapshot keeps of a frame."""
 
+import uuid
+import zlib
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.frames import Frame
-from eagle_eye.job_snapshots import JobSnapshots, snapshot_of
+from eagle_eye.job_snapshots import (
+    COMPRESSED_FROM,
+    LARGEST,
+    JobSnapshots,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_of,
+)
+from eagle_eye.stream.partitioner import MAX_RECORD_BYTES
 from eagle_eye.types import Entity, Event, JobSnapshot, Kind, Step
 from fakes.synthetic_job import SyntheticJob
 
@@ -88,3 +99,29 @@ def test_the_layout_travels_once_and_again_when_it_changes(paper):
 
 def test_a_node_without_a_job_makes_no_snapshot(paper):
     assert JobSnapshots().of(replace(a_tick(paper), layout=None, steps=(), events=())) is None
+
+
+def test_a_small_snapshot_is_json(paper):
+    snapshot = snapshot_of(a_tick(paper))
+    assert msgspec.json.decode(encode_snapshot(snapshot), type=JobSnapshot) == snapshot == decode_snapshot(encode_snapshot(snapshot))
+
+
+def test_the_layout_of_80_000_workers_fits_into_a_record_of_the_stream(paper):
+    frame = a_tick(paper)
+    [place, *_] = frame.layout.placements
+    gpu = f"GPU-{uuid.UUID(int=7)}"
+    places = tuple(
+        replace_fields(place, rank=rank, gpu=f"{gpu}{rank:05}", port="mlx5_0", node=f"node-{rank // 8:05}", worker=f"run/node-{rank // 8:05}/{rank % 8}") for rank in range(80_000)
+    )
+    snapshot = snapshot_of(replace(frame, layout=replace_fields(frame.layout, placements=places)))
+    value = encode_snapshot(snapshot)
+    assert len(msgspec.json.encode(snapshot)) > MAX_RECORD_BYTES > len(value)
+    assert decode_snapshot(value) == snapshot
+
+
+def test_a_compressed_snapshot_that_is_torn_or_has_no_end_is_refused(paper):
+    value = zlib.compress(b" " * COMPRESSED_FROM + encode_snapshot(snapshot_of(a_tick(paper))))
+    assert decode_snapshot(value).job
+    for torn in (value[:-5], value[:40], b"x", value[:20] + b"?" + value[21:], zlib.compress(b" " * (LARGEST + 1))):
+        with pytest.raises(msgspec.DecodeError, match="compressed snapshot"):
+            decode_snapshot(torn)
