@@ -120,13 +120,18 @@ class ScriptEnd(NamedTuple):
     """Its exit code, 0 to 255."""
 
 
+_ENDED = ("Z", "X")
+"""States of a process that nobody has waited for yet: where PID 1 of a container waits for no child, for ever."""
+
+
 def start_time_of(pid: int) -> int:
-    """Start of a process in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is no such process."""
+    """Start of a process in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is no such process, or only its exit status is left."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return 0
-    return int(line.rpartition(")")[2].split()[19])
+    state, *fields = line.rpartition(")")[2].split()
+    return 0 if state in _ENDED else int(fields[18])
 
 
 class RingWriter:

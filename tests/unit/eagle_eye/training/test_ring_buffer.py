@@ -254,3 +254,11 @@ def test_a_ring_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
     RingWriter.create(tmp_path / "x.ring").close()
     assert [path.name for path in tmp_path.iterdir()] == ["x.ring"], "twin: with room"
+
+
+def test_a_process_of_which_only_the_exit_status_is_left_has_ended():
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert ring_buffer.start_time_of(pid) == 0
+    os.waitpid(pid, 0)
