@@ -163,6 +163,10 @@ class LauncherCluster:
     def events(self, name: str) -> list[Event]:
         return [record for record in self.records() if isinstance(record, Event) and record.name == name]
 
+    def event(self, name: str) -> Event:
+        """Wait for the first event of that name: it is written beside what it tells, and may come later than that."""
+        return wait_until(f"an event {name}", lambda: self.events(name))[0]
+
     def layouts(self) -> list[Layout]:
         return [record for record in self.records() if isinstance(record, Layout)]
 

@@ -58,7 +58,7 @@ def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
         fill(pids[slot], LITTLE)
     os.kill(pids[1], signal.SIGKILL)
 
-    refused = wait_until("a word", lambda: cluster.events("checkpoint.refused"))[0]
+    refused = cluster.event("checkpoint.refused")
     older = checkpoint.entries(kept)[-1].step
     reached = int(refused.attributes["step"])
     assert SAVE_EVERY <= older <= reached
@@ -74,7 +74,7 @@ def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
         with contextlib.suppress(ProcessLookupError):  # one of them saves, and the other is gone or goes at this moment
             fill(pids[slot], resource.RLIM_INFINITY)
     assert launcher.wait(DEADLINE_S) == 1
-    failed = cluster.events("job.failed")[0].message
+    failed = cluster.event("job.failed").message
     assert "2 worker(s) are left, the job needs 3 (--min-workers)" in failed
     assert f"its state was saved to {kept}" in failed
     assert checkpoint.entries(kept)[-1].step == reached
@@ -93,7 +93,7 @@ def test_a_newer_epoch_during_the_recovery_that_leaves_too_few_is_a_stop_that_lo
     given = {"nnodes": (1, 1), "command": command(STEPS), "preload": TORCH, "checkpoint_dir": kept}
     launcher = cluster.launch(0, nproc=3, min_workers=2, respawns=0, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps(faults)}, **given)
     assert launcher.wait(DEADLINE_S) == 1
-    failed = cluster.events("job.failed")[0].message
+    failed = cluster.event("job.failed").message
     assert "1 worker(s) are left, the job needs 2 (--min-workers)" in failed
     assert f"its state was saved to {kept}" in failed
     first, second = sorted(cluster.events("exit"), key=lambda event: event.time)
@@ -116,7 +116,7 @@ def test_a_state_that_nobody_holds_any_more_is_the_newest_checkpoints_and_it_is_
     )  # fmt: skip
     wait_until("steps after a checkpoint", lambda: len(steps_of(tmp_path)) > SAVE_EVERY + 1)
     leader.command("resize", {"workers": {"n0": 2}}, epoch=0, step="a")
-    lost = wait_until("a word", lambda: cluster.events("state.lost"))[0]
+    lost = cluster.event("state.lost")
     loaded = int(lost.attributes["loaded"])
     assert lost.attributes["holders"] == f"{cluster.run}/n0/0"
     assert lost.attributes["layers"] == "0,1,2"

@@ -98,7 +98,7 @@ def test_a_killed_worker_is_left_out_at_once_and_replaced(cluster: ElasticCluste
     cluster.trains(2, first)
     death = cluster.done("death")
     assert death.attributes["lost"] == cluster.worker(0, 1)
-    assert death.attributes["cause"] == cluster.events("exit")[0].id
+    assert death.attributes["cause"] == cluster.event("exit").id
     cluster.trains(3, first)
     assert [cluster.pid(0, 0), cluster.pid(0, 2)] == others, "the others have lived on"
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
@@ -132,7 +132,7 @@ def test_a_micro_batch_that_kills_whoever_computes_it_ends_the_job_after_two_wit
     (failed,) = cluster.events("job.failed")
     assert re.search(rf"ValueError: negative length, at elastic_loop.py:\d+ in taste, step {step}: the same as of worker", failed.message)
     assert len(cluster.events("exit")) == 2
-    assert cluster.events("exception")[0].attributes["traceback"].count("elastic_loop.py") > 1
+    assert cluster.event("exception").attributes["traceback"].count("elastic_loop.py") > 1
 
 
 @pytest.mark.parametrize("code", [3, 1])
@@ -194,7 +194,7 @@ def test_a_worker_that_hangs_for_good_is_replaced_by_a_new_one(cluster: ElasticC
     hang = cluster.commits / f"hang-{name.replace('/', '_')}"
     hang.touch()
     cluster.trains(2, first)
-    assert cluster.events("worker.excluded")[0].entity.name == name
+    assert cluster.event("worker.excluded").entity.name == name
     wait_until("another process", lambda: cluster.pid(0, 1) != hanging)
     cluster.trains(3, first)
     stacks = list((cluster.directory / "state" / "logs" / cluster.run / "n0").glob("1-excluded-*.json"))
@@ -211,7 +211,7 @@ def test_twin_one_that_only_cannot_answer_a_fence_is_left_out_and_not_ended(clus
     order.touch()
     wait_until("its call", lambda: not order.exists())
     os.kill(killed, signal.SIGKILL)
-    assert wait_until("its exclusion", lambda: cluster.events("worker.excluded"))[0].entity.name == name
+    assert cluster.event("worker.excluded").entity.name == name
     epoch = cluster.layouts()[-1].epoch
     wait_until("its return", lambda: cluster.newest(name)["epoch"] > epoch)
     cluster.trains(3, first)
@@ -227,7 +227,7 @@ def test_one_that_hangs_where_all_others_wait_is_found_by_meeting_again(cluster:
     wedge = cluster.commits / f"wedge-{name.replace('/', '_')}"
     wedge.touch()
     cluster.trains(2, first)
-    assert cluster.events("worker.excluded")[0].entity.name == name
+    assert cluster.event("worker.excluded").entity.name == name
     cluster.trains(3, first)
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
     assert steps == list(range(len(steps)))
@@ -246,7 +246,7 @@ def test_too_few_workers_are_a_stop_that_says_what_the_job_needs(cluster: Elasti
     cluster.trains(3, cluster.worker(0, 0))
     os.kill(cluster.pid(0, 1), signal.SIGKILL)
     assert launcher.wait(DEADLINE_S) == 1
-    assert "2 worker(s) are left, the job needs 3 (--min-workers)" in cluster.events("job.failed")[0].message
+    assert "2 worker(s) are left, the job needs 3 (--min-workers)" in cluster.event("job.failed").message
     assert "the job needs 3" in cluster.said(cluster.worker(0, 0))[-1]["halted"]
 
 
@@ -293,7 +293,7 @@ def test_two_launchers_that_lose_one_without_a_server_wait_and_then_stop_and_say
     wait_until("the loss to be known", lambda: cluster.events("coordinator.isolated"))
     assert cluster.launchers[0].poll() is None
     assert cluster.launchers[0].wait(DEADLINE_S) == 1
-    assert "no server was there to say which half goes on" in cluster.events("job.failed")[0].message
+    assert "no server was there to say which half goes on" in cluster.event("job.failed").message
 
 
 def test_workers_that_were_fenced_without_a_majority_go_on_with_the_same_processes_when_the_other_is_back(cluster: ElasticCluster) -> None:

@@ -128,7 +128,7 @@ def test_a_full_disk_stops_no_training_and_it_saves_again_once_there_is_room(
     pids = cluster.pids(0)
     for pid in pids:
         fill(pid, LITTLE)
-    failed = wait_until("a word", lambda: cluster.events("checkpoint.failed"))[0]
+    failed = cluster.event("checkpoint.failed")
     assert (failed.attributes["path"], failed.attributes["errno"]) == (str(kept), "EFBIG")
     assert failed.attributes["worker"] == f"{cluster.run}/n0/0"
     assert int(failed.attributes["free_bytes"]) > 0
@@ -216,7 +216,7 @@ torch.save({{"weights": torch.zeros(20_000)}}, os.environ["EAGLE_EYE_CHECKPOINT_
 def test_a_scripts_own_save_without_room_is_told_with_path_and_room(cluster: LauncherCluster, kept: Path) -> None:
     (cluster.directory / "train.py").write_text(OWN_SAVE)
     cluster.launch(0, nnodes=(1, 1), nproc=1, command=(sys.executable, "train.py"), checkpoint_dir=kept, preload=TORCH, heal="none")
-    raised = wait_until("the exception", lambda: cluster.events("exception"))[0]
+    raised = cluster.event("exception")
     assert raised.attributes["path"] == str(kept / "mine.pt")
     assert int(raised.attributes["free_bytes"]) > 0
     (claim, *_) = claims_of(Exceptions(), [cut_frame(raised.time, raised)])
@@ -260,8 +260,8 @@ def test_a_save_without_room_is_told_below_the_scripts_own_exception_and_not_if_
 ) -> None:
     (cluster.directory / "train.py").write_text(WRITES + end)
     cluster.launch(0, nnodes=(1, 1), nproc=1, command=(sys.executable, "train.py"), checkpoint_dir=kept, heal="none")
-    raised = wait_until("the exception", lambda: cluster.events("exception"))[0]
-    ended = wait_until("the end", lambda: cluster.events("exit"))[0]
+    raised = cluster.event("exception")
+    ended = cluster.event("exit")
     assert "the callback failed" in raised.message or "negative length" in raised.message
     (exception,) = claims_of(Exceptions(), [cut_frame(raised.time, raised)])
     (left,) = claims_of(Exits(), [cut_frame(ended.time, ended)])

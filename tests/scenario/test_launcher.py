@@ -165,7 +165,7 @@ def test_a_script_that_dies_at_import_fails_at_once_and_says_why(cluster: Launch
     (cluster.directory / "train.py").write_text("import eagle_eye\neagle_eye.monitor()\nraise ValueError('token=abcdef no such model')\n")
     process = cluster.launch(0, nnodes=(1, 1))
     assert process.wait(DEADLINE_S) == 1
-    failed = cluster.events("job.failed")[0]
+    failed = cluster.event("job.failed")
     assert "ValueError" in failed.message
     assert "no such model" in failed.message
     assert "abcdef" not in failed.message, "secrets stay on the node"
@@ -199,7 +199,7 @@ def test_a_spent_budget_is_told_and_ends_the_job(cluster: LauncherCluster) -> No
     cluster.began(1)
     os.kill(cluster.pids(0)[0], signal.SIGKILL)
     assert process.wait(DEADLINE_S) == 1
-    assert cluster.events("budget.exhausted")[0].attributes["heal"] == "none"
+    assert cluster.event("budget.exhausted").attributes["heal"] == "none"
 
 
 def test_a_launcher_that_is_silent_while_the_steps_go_on_is_not_lost(cluster: LauncherCluster) -> None:
@@ -335,7 +335,7 @@ def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_wit
     (cluster.directory / fault).touch()
     cluster.both()
     wait_until("the job's end", lambda: cluster.events("job.failed"))
-    reason = cluster.events("job.failed")[0].message
+    reason = cluster.event("job.failed").message
     assert words in reason
     assert "the program or its data fails" in reason
     assert [each.wait(DEADLINE_S) for each in cluster.launchers.values()] == [1, 1]
@@ -346,7 +346,7 @@ def test_a_sample_that_ends_whichever_rank_gets_it_with_an_exit_code_ends_the_jo
     (cluster.directory / "moving-exit-40").touch()
     cluster.both()
     wait_until("the job's end", lambda: cluster.events("job.failed"))
-    assert "worker ended with code 3, step 40: the same as of worker" in cluster.events("job.failed")[0].message
+    assert "worker ended with code 3, step 40: the same as of worker" in cluster.event("job.failed").message
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be told first"
 
 
@@ -355,7 +355,7 @@ def test_twin_a_node_whose_worker_ends_again_and_again_in_one_step_is_left_to_th
     (cluster.directory / "exit-40").touch()
     cluster.both(heal="restart:2")
     wait_until("the job's end", lambda: cluster.events("job.failed"))
-    assert "may not heal itself again (--heal restart:2)" in cluster.events("job.failed")[0].message
+    assert "may not heal itself again (--heal restart:2)" in cluster.event("job.failed").message
     assert len(cluster.events("epoch.started")) == 3
 
 
@@ -376,7 +376,7 @@ def test_a_job_that_may_skip_one_step_goes_on_after_it_and_ends_at_the_second(cl
     (skipped,) = cluster.events("step.skipped")
     assert skipped.attributes["step"] == "40"
     assert "ValueError: negative length, at train.py:" in skipped.message
-    assert "1 steps are skipped already (--max-skipped-steps 1)" in cluster.events("job.failed")[0].message
+    assert "1 steps are skipped already (--max-skipped-steps 1)" in cluster.event("job.failed").message
     assert {event.attributes["step"] for event in cluster.events("exception") if event.attributes["type"] == "ValueError"} == {"40", "80"}
 
 
@@ -404,7 +404,7 @@ def test_a_crash_loop_backs_off_and_ends_with_the_job_failed_and_the_reason_told
     assert crash_loop(cluster, "restart:3").wait(DEADLINE_S) == 1
     assert len(cluster.events("epoch.started")) == 4
     assert delays(cluster) == ["1", "2"], "the first restart is immediate"
-    assert "worker ended by SIGKILL, and the job may not heal itself again (--heal restart:3)" in cluster.events("job.failed")[0].message
+    assert "worker ended by SIGKILL, and the job may not heal itself again (--heal restart:3)" in cluster.event("job.failed").message
 
 
 def test_a_job_that_makes_progress_between_its_failures_is_never_delayed(cluster: LauncherCluster) -> None:
