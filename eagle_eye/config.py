@@ -15,7 +15,7 @@ import msgspec
 from .errors import ConfigError
 from .hostlist import hosts_of
 from .ports import address_problem
-from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Ratio, Seconds, Share
+from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Price, Ratio, Seconds, Share
 from .types import digest_of
 from .types.entity import Name
 
@@ -243,6 +243,22 @@ class CheckpointsConfig(Section, frozen=True, kw_only=True):
     checkpoints, nodes would send different steps, and the job could go on from none of them: set it so that a copy is done before the next is due."""
 
 
+class CostConfig(Section, frozen=True, kw_only=True):
+    """What an incident costs."""
+
+    gpu_hour: Price = 0.0
+    """Price of an hour of one GPU; incidents then show what they cost. 0: they show GPU-hours alone."""
+    currency: Annotated[str, msgspec.Meta(min_length=1, max_length=10)] = "USD"
+    """What stands behind an amount."""
+
+    def text(self, gpu_hours: float) -> str:
+        """
+        >>> CostConfig(gpu_hour=2.5).text(1_000.0), CostConfig().text(1_000.0)
+        ('2,500.00 USD', '')
+        """
+        return f"{gpu_hours * self.gpu_hour:,.2f} {self.currency}" if self.gpu_hour > 0.0 else ""
+
+
 class NodesConfig(Section, frozen=True, kw_only=True):
     """Where some nodes are. Of several tables that name a node the first that has a value counts, for each value of its own."""
 
@@ -292,6 +308,7 @@ class Config(Section, frozen=True, kw_only=True):
     stall: StallConfig = StallConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     topology: TopologyConfig = TopologyConfig()
+    cost: CostConfig = CostConfig()
     engine: Options = {}
     """Settings of the engine: remediation/policy/engine_settings.py."""
     collectors: dict[str, Options] = {}

@@ -28,6 +28,17 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / UNIT_SECONDS[unit]:g}{unit}"
 
 
+def rounded_duration_text(seconds: float) -> str:
+    """Rounded to whole units of the largest that fits, up to days.
+
+    >>> rounded_duration_text(200_000.0), rounded_duration_text(5_000.0), rounded_duration_text(0.4)
+    ('2d', '1h', '0s')
+    """
+    length = next((length for unit, length in reversed(UNIT_SECONDS.items()) if unit != "w" and seconds >= length), 1.0)
+    unit = next(unit for unit, known in UNIT_SECONDS.items() if known == length)
+    return f"{round(seconds / length):g}{unit}"
+
+
 def seconds_between(began: float, ended: float) -> float | None:
     """Seconds from one wall time to a later one, perhaps of another machine; None where they cannot be true: a clock was set in between.
 

@@ -18,6 +18,8 @@ Delay = Annotated[float, Meta(ge=0, le=7 * DAY_S)]
 LongSeconds = Annotated[float, Meta(gt=0, le=10 * YEAR_S)]
 """Above zero, at most ten years: for how long something is kept, a mean time between failures."""
 Share = Annotated[float, Meta(ge=0, le=1)]
+Price = Annotated[float, Meta(ge=0, le=1e6)]
+"""In whatever currency; 0: none is known."""
 Ratio = Annotated[float, Meta(gt=0, le=1000)]
 """Times something else, or so many of its units (iterations, deviations)."""
 Count = Annotated[int, Meta(ge=1, le=100_000)]

@@ -79,7 +79,7 @@ def facts(story: IncidentDetails) -> Safe:
         Tile("Cause", formatting.capital(incident.cause), found),
         Tile("Culprit", summary.culprits(incident), summary.confidence(incident)),
         Tile("Where", html.link(incident.job, "job", job=incident.job), f"on {formatting.listed(story.nodes, most=2)}" if story.nodes else "no node named"),
-        Tile("Costs so far", formatting.gpu_hours(story.bill_gpu_hours), _lasted(story)),
+        Tile("Costs so far", formatting.gpu_hours(story.bill_gpu_hours), f"{story.cost_text}, {_lasted(story)}" if story.cost_text else _lasted(story)),
     )
     return tagged("div", html.tiles(tiles), "ee-incident-facts")
 

@@ -114,6 +114,9 @@ def _beside(story: IncidentDetails, view: ViewTime, who: Viewer) -> None:
     if story.rivals:
         st.html(html.section("What else it could be"))
         st.html(incident_html.rivals(story.rivals))
+    if story.histories:
+        st.html(html.section("History", "earlier incidents and evictions of the accused, of all jobs"))
+        st.html(html.joined(*(html.tagged("p", formatting.capital(sentence)) for sentence in story.histories)))
     repairs = [line for line in story.plans if line.plan.action not in ASIDE]
     if repairs:
         st.html(html.section("Plans", "what was said, and what came of it"))

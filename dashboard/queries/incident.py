@@ -10,6 +10,7 @@ from dashboard.errors import NothingFound
 from dashboard.sources import SPAN_S, Sources
 from eagle_eye.errors import UNREADABLE
 from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecord
+from eagle_eye.ledger.entity_history import entity_histories, history_text
 from eagle_eye.types import Evidence, Finding, Incident, IncidentNote, Kind, Outcome, Plan, Progress, Rival, Silence
 
 from .evidence import Plot, plots_of
@@ -95,12 +96,16 @@ class IncidentDetails:
     """That cover it now."""
     bill_gpu_hours: float
     """As it is listed: queries/incident_cost.py."""
+    cost_text: str
+    """The same as an amount of money; '' if no price is configured."""
     superseded_by: str
     """Id of the incident as which a failed one came back; '' if there is none."""
     work: str
     """Unit of the job's throughput."""
     job_over: bool
     """The job of the incident has ended."""
+    histories: tuple[str, ...]
+    """Of the accused: earlier incidents of all jobs, and repairs, a sentence each."""
     similar: tuple[IncidentRow, ...]
     """Earlier and later ones of the same cause, those of the same culprit or job first."""
     nodes: tuple[str, ...]
@@ -138,8 +143,8 @@ def _story(sources: Sources, name: str) -> IncidentDetails:
         log_lines=tuple(dict.fromkeys(line.text.removeprefix(LAST_WORDS) for line in evidence if line.text.startswith(LAST_WORDS))),
         stacks=tuple(_stacks(plans)), notes=ledger.notes(incident.id),
         silences=tuple(each for each in ledger.silences(at=now) if each.covers(incident.job, nodes, incident.cause)),
-        bill_gpu_hours=later.bill(incident), superseded_by=later.superseded_by(record), work=work_of(work(ledger), incident.job), job_over=bool(incident.job) and incident.job not in ledger.jobs(),
-        similar=tuple(_similar(ledger, record)), nodes=nodes,
+        bill_gpu_hours=later.bill(incident), cost_text=sources.config.cost.text(later.bill(incident)), superseded_by=later.superseded_by(record), work=work_of(work(ledger), incident.job), job_over=bool(incident.job) and incident.job not in ledger.jobs(),
+        histories=tuple(history_text(history, record) for history in entity_histories(ledger, record)), similar=tuple(_similar(ledger, record)), nodes=nodes,
     )  # fmt: skip
 
 

@@ -17,7 +17,9 @@ from eagle_eye.app.printing import (
     print_table,
     print_text,
 )
+from eagle_eye.config import CostConfig
 from eagle_eye.errors import UNREADABLE, LedgerError
+from eagle_eye.ledger.entity_history import entity_histories, history_text
 from eagle_eye.ledger.records import IncidentRecord, TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
 from eagle_eye.writable_text import printable
@@ -70,7 +72,7 @@ def _row(record: IncidentRecord) -> tuple[str, ...]:
     return (incident.id, local_time(record.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), str(record.state))
 
 
-def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines: bool, stacks: bool, wide: bool) -> None:
+def print_incident(console: Console, ledger: "Ledger", name: str, *, cost: CostConfig, json_lines: bool, stacks: bool, wide: bool) -> None:
     """One incident: cause, culprit, evidence, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
     kept = _find(ledger, name)
     if stacks:
@@ -85,10 +87,14 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
     incident = kept.incident
     console.print(f"[bold]{_shown(incident.cause)}[/]  {_shown(_culprits(incident))}", soft_wrap=True, highlight=False)
     console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {_shown(incident.job)}", soft_wrap=True, highlight=False)
-    print_text(console, f"began {local_time(incident.since, zone=True)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
+    print_text(console, f"began {local_time(incident.since, zone=True)}, found {_later(ledger, incident.since, kept.opened)}, cost so far {_cost_text(incident, cost)}")
     _heading(console, "evidence")
     for line in incident.evidence:
         print_text(console, line.text, indent=2)
+    if histories := entity_histories(ledger, kept):
+        _heading(console, "history")
+        for history in histories:
+            print_text(console, history_text(history, kept), indent=2)
     if incident.rivals:
         _heading(console, "rival causes")
         for rival in incident.rivals:
@@ -103,6 +109,11 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, json_lines:
 def _shown(text: str) -> str:
     """As text within markup of ours."""
     return escape(printable(text))
+
+
+def _cost_text(incident: Incident, cost: CostConfig) -> str:
+    amount = cost.text(incident.bill_gpu_hours)
+    return f"{incident.bill_gpu_hours:.4f} GPU-hours" + (f" ({amount})" if amount else "")
 
 
 def _heading(console: Console, text: str) -> None:

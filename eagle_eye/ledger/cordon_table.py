@@ -4,7 +4,7 @@ import msgspec
 from sqlalchemy import insert, select, update
 
 from .database import Database, patient, to_json
-from .records import Cordon
+from .records import Cordon, PastCordon
 from .tables import cordons
 
 
@@ -35,3 +35,14 @@ class CordonTable(Database):
         query = select(cordons.c.body).where(cordons.c.released.is_(None)).order_by(cordons.c.number)
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Cordon) for body in connection.execute(query).scalars())
+
+    @patient
+    def past_cordons(self, node: str, limit: int = 100) -> tuple[PastCordon, ...]:
+        """Cordons of a node that are over, the one that was released last first."""
+        table = cordons
+        query = select(table).where(table.c.node == node, table.c.released.is_not(None)).order_by(table.c.released.desc()).limit(limit)
+        with self._reading() as connection:
+            return tuple(
+                PastCordon(cordon=msgspec.json.decode(row.body, type=Cordon), released=row.released, person=row.person or "")
+                for row in connection.execute(query)
+            )

@@ -1,5 +1,7 @@
 """Incidents: every revision, and where each one stands."""
 
+import math
+
 import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
 
@@ -53,8 +55,11 @@ class IncidentTable(Database):
             connection.execute(update(incidents).where(incidents.c.id == incident), {"state": state, "changed": time})
 
     @patient
-    def incidents(self, *, open_only: bool = False, job: str = "", beginning: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
-        """The last revision of each, newest first. `open_only`: those in which something is still to be done; `beginning`: of their ids."""
+    def incidents(
+        self, *, open_only: bool = False, job: str = "", beginning: str = "", naming: str = "", since: float = 0.0, until: float = math.inf, limit: int = 100
+    ) -> tuple[IncidentRecord, ...]:
+        """The last revision of each, newest first. `open_only`: those in which something is still to be done; `beginning`: of their ids;
+        `naming`: words that stand anywhere in them; `since`, `until`: when they were opened."""
         query = select(incidents).order_by(incidents.c.opened.desc(), incidents.c.id).limit(limit)
         if open_only:
             query = query.where(incidents.c.state.in_([str(state) for state in UNDER_WAY]))
@@ -62,6 +67,12 @@ class IncidentTable(Database):
             query = query.where(incidents.c.job == job)
         if beginning:
             query = query.where(func.substr(incidents.c.id, 1, len(beginning)) == beginning)
+        if naming:
+            query = query.where(incidents.c.body.contains(to_json(naming)[1:-1], autoescape=True))
+        if since > 0.0:
+            query = query.where(incidents.c.opened >= since)
+        if until < math.inf:
+            query = query.where(incidents.c.opened <= until)
         with self._reading() as connection:
             return tuple(_record(row) for row in connection.execute(query))
 

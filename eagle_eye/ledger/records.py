@@ -112,6 +112,15 @@ class Cordon(LedgerRecord, frozen=True, kw_only=True):
     since: float
 
 
+class PastCordon(LedgerRecord, frozen=True, kw_only=True):
+    """A cordon that is over."""
+
+    cordon: Cordon
+    released: float
+    person: str
+    """Who released the node; '' where the plan that undid it did."""
+
+
 class Notification(LedgerRecord, frozen=True, kw_only=True):
     """A webhook call that is to be made."""
 

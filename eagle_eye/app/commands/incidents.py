@@ -38,4 +38,4 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
         print_incidents(console, newest_incidents(config, open_only=open_only, job=job, limit=limit), open_only=open_only, json_lines=json_lines, wide=wide)
         return
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
-        print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks, wide=wide)
+        print_incident(console, ledger, incident, cost=config.cost, json_lines=json_lines, stacks=stacks, wide=wide)

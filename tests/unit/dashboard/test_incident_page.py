@@ -24,7 +24,7 @@ from dashboard.sources import VARIABLE, Sources
 from dashboard.viewer import PERSON, TOKEN, Viewer
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
-from eagle_eye.config import Config
+from eagle_eye.config import Config, CostConfig
 from eagle_eye.errors import AccessDenied, ControlError
 from eagle_eye.ledger import Ledger, TimelineEntry
 from eagle_eye.rpc.control_messages import Decision
@@ -95,6 +95,18 @@ def test_no_duration_is_shown_that_cannot_be(known, found_s, said):
     assert said in incident_html.facts(dataclasses.replace(told(known), found_s=found_s))
     lasted = incident_html.facts(dataclasses.replace(told(known), state="healed", lasted_s=found_s))
     assert ("over after an unknown time: the clock jumped" in lasted) == (found_s is None)
+
+
+def test_what_the_accused_did_before_is_said(kept, known):
+    kept.save_incident(an_incident(id="incident-0", since=50.0, time=50.0), IncidentState.OPEN)
+    [sentence] = told(known).histories
+    assert "2nd incident in 30 days" in sentence
+
+
+def test_a_price_of_a_gpu_hour_makes_the_cost_an_amount(kept, ledger_path):
+    sources = Sources(Config(state_dir=str(ledger_path.parent), cost=CostConfig(gpu_hour=8.0)), clock=FakeClock(200.0))
+    assert "2.00 USD, until the job ended" in incident_html.facts(told(sources))
+    sources.close()
 
 
 def test_what_was_done_is_shown_with_what_came_of_it(kept, known):
