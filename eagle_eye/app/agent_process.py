@@ -15,7 +15,7 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.open_file_limit import raise_open_file_limit
 from eagle_eye.training import atomic_file
-from eagle_eye.training.ring_buffer import start_time_of
+from eagle_eye.training.ring_buffer import is_alive, start_time_of
 
 PID_FILE = "agent.pid"
 """In the run directory of the node: `pid start-time` of the agent, so that a recycled pid is not taken for it."""
@@ -57,6 +57,6 @@ def running_pid(path: Path) -> int | None:
     """Pid of the process that the file names; None when there is no file, or that process is gone."""
     with contextlib.suppress(OSError, ValueError):
         pid, start_time = (int(number) for number in path.read_text().split())
-        if start_time_of(pid) == start_time:
+        if is_alive(pid, start_time):
             return pid
     return None

@@ -122,16 +122,28 @@ class ScriptEnd(NamedTuple):
 
 _ENDED = ("Z", "X")
 """States of a process that nobody has waited for yet: where PID 1 of a container waits for no child, for ever."""
+_STATE, _START_TIME = 0, 19
+"""Of the fields of /proc/PID/stat behind the name (proc(5)): 3 and 22 of all."""
 
 
 def start_time_of(pid: int) -> int:
-    """Start of a process in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is no such process, or only its exit status is left."""
+    """Start of a process in clock ticks since boot; 0 if there is no such process. One of which only the exit status is left still has its own."""
+    fields = _stat_fields(pid)
+    return int(fields[_START_TIME]) if fields else 0
+
+
+def is_alive(pid: int, start_time: int) -> bool:
+    """Whether the process that began then is there, and more of it than its exit status."""
+    fields = _stat_fields(pid)
+    return bool(fields) and int(fields[_START_TIME]) == start_time and fields[_STATE] not in _ENDED
+
+
+def _stat_fields(pid: int) -> list[str]:
     try:
         line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return 0
-    state, *fields = line.rpartition(")")[2].split()
-    return 0 if state in _ENDED else int(fields[18])
+        return []
+    return line.rpartition(")")[2].split()
 
 
 class RingWriter:
@@ -278,7 +290,7 @@ class RingReader:
 
     def alive(self) -> bool:
         """The writer's process is the one that lives under its pid (a pid alone is reused)."""
-        return self._header.start_time > 0 and start_time_of(self._header.pid) == self._header.start_time
+        return self._header.start_time > 0 and is_alive(self._header.pid, self._header.start_time)
 
     def now(self) -> LoopState:
         """The words of the moment, read again while the writer is changing them.

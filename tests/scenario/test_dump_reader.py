@@ -7,13 +7,15 @@ from pathlib import Path
 from eagle_eye.activity.dump_reader import BATCH, read_dumps
 from eagle_eye.activity.flight_dump import FlightDump
 
-ENTRY = {"process_group": ("0", "default_pg"), "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "completed"}
+ENTRY = {"process_group": ("0", "default_pg"), "collective_seq_id": 1, "state": "completed"}
+LONG = 8192
+"""Characters of a name: a batch is more than a pipe takes, so that no reader has ended before it is asked."""
 
 
 def test_they_come_in_order_with_what_cannot_be_read_and_of_a_process_that_dies_this_one_reads_the_rest(tmp_path: Path) -> None:
     paths = [tmp_path / f"dump_{rank}" for rank in range(6 * BATCH)]
-    for path in paths:
-        path.write_bytes(pickle.dumps({"entries": [ENTRY]}))
+    for rank, path in enumerate(paths):
+        path.write_bytes(pickle.dumps({"entries": [{**ENTRY, "profiling_name": f"nccl:all_reduce of {rank}".ljust(LONG)}]}))
     paths[40].write_bytes(b"torn")
     found = read_dumps(paths, processes=2)
     outcomes = [next(found)]

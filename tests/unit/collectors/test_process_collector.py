@@ -26,9 +26,8 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def write_listing(folder: Path, pid: int, launcher: int, state: str = "running", started: int | None = None) -> None:
-    """`started`: the process's start time, where it has ended already."""
-    worker = {"worker": "r1/n1/0", "slot": 0, "rank": 3, "pid": pid, "start_time": start_time_of(pid) if started is None else started, "epoch": 2}
+def write_listing(folder: Path, pid: int, launcher: int, state: str = "running") -> None:
+    worker = {"worker": "r1/n1/0", "slot": 0, "rank": 3, "pid": pid, "start_time": start_time_of(pid), "epoch": 2}
     body = {"job": "default/gpt/r1", "run": "r1", "launcher_pid": launcher, "workers": [worker], "state": state}
     (folder / "jobs").mkdir(exist_ok=True)
     (folder / "jobs" / "r1.json").write_text(json.dumps(body))
@@ -66,10 +65,10 @@ def test_a_worker_whose_launcher_lives_is_left_to_it(tmp_path: Path, child: subp
 
 def test_a_worker_that_dies_with_its_launcher_is_told(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
     write_listing(tmp_path, child.pid, launcher=os.getpid())
-    collector, started = ProcessCollector(run_dir=tmp_path, clock=FakeClock()), start_time_of(child.pid)
+    collector = ProcessCollector(run_dir=tmp_path, clock=FakeClock())
     assert collect(collector) == []
     end(child)
-    write_listing(tmp_path, child.pid, launcher=DEAD_PID, started=started)
+    write_listing(tmp_path, child.pid, launcher=DEAD_PID)
     assert [event.name for event in collect(collector)] == ["exit"]
 
 

@@ -1,6 +1,7 @@
 import errno
 import math
 import os
+import signal
 import random
 import struct
 import subprocess
@@ -256,9 +257,14 @@ def test_a_ring_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path,
     assert [path.name for path in tmp_path.iterdir()] == ["x.ring"], "twin: with room"
 
 
-def test_a_process_of_which_only_the_exit_status_is_left_has_ended():
-    pid = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def test_a_process_of_which_only_the_exit_status_is_left_is_not_alive(path: Path) -> None:
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+    RingWriter.create(path, pid=pid)
+    with RingReader.open(path) as reader:
+        assert reader.alive()
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ring_buffer.start_time_of(pid) > 0, "it is still there"
+        assert not reader.alive()
+        os.waitpid(pid, 0)
     assert ring_buffer.start_time_of(pid) == 0
-    os.waitpid(pid, 0)
