@@ -1,8 +1,8 @@
 import errno
 import math
 import os
-import signal
 import random
+import signal
 import struct
 import subprocess
 import sys
