@@ -136,7 +136,7 @@ def kills(folder: Path, moments: int, random: Random) -> Row:
 def whole_steps(path: Path) -> Iterator[tuple[int, bool]]:
     """Step of each slot that says that it is whole, and whether it is."""
     with closing(MemorySegment.open(path)) as segment:
-        for slot in range(SLOTS):
+        for slot in range(segment.slots):
             try:
                 content = segment.read(slot)
             except TornCopy:

@@ -21,9 +21,11 @@ from eagle_eye.training.checkpoint.memory_segment import (
     PAGE,
     SLOTS,
     MemorySegment,
+    SlotStamp,
     TornCopy,
     free_memory,
     slot_bytes,
+    slot_to_write,
 )
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import StorageFailure, storage_failure
@@ -181,16 +183,16 @@ class BackupKeeper:
 
 def _fill(client: CopyClient, name: CopyName, description: Description, segment: MemorySegment) -> None:
     """Over the slot that is worth least; what is newer than this step is of a training that was rolled back."""
-    held: dict[int, tuple[int, int]] = {}
-    for slot in range(SLOTS):
+    whole: dict[int, SlotStamp] = {}
+    for slot in range(segment.slots):
         try:
             content = segment.read(slot)
-            held[slot] = (content.sequence, content.step)
+            whole[slot] = SlotStamp(content.step, content.sequence)
         except TornCopy:
             continue
-    abandoned = {slot for slot, (_, step) in held.items() if step > name.step}
-    target = min(range(SLOTS), key=lambda slot: (slot in held, slot not in abandoned, held.get(slot, (0, 0))[0]))
-    sequence = 1 + max((number for number, _ in held.values()), default=0)
+    target = slot_to_write(whole, segment.slots, name.step)
+    sequence = 1 + max((stamp.sequence for stamp in whole.values()), default=0)
     client.fetch(name, description, segment, target, sequence)
-    for slot in abandoned - {target}:
-        segment.clear(slot)
+    for slot, stamp in whole.items():
+        if slot != target and stamp.step > name.step:
+            segment.clear(slot)

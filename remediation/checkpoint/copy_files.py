@@ -13,7 +13,6 @@ import numpy as np
 
 from eagle_eye.training.checkpoint.memory_segment import (
     ROW,
-    SLOTS,
     SUFFIX,
     SegmentFile,
     SlotContent,
@@ -76,7 +75,7 @@ class CopyFiles:
         found: list[Seen] = []
         for path in map(self.own_path, range(self._workers)):
             segment = self.segment(path.name)
-            for slot in range(SLOTS if segment is not None else 0):
+            for slot in range(segment.slots if segment is not None else 0):
                 stamp = segment.stamp(slot) if segment is not None else None
                 found.append(Seen(Place(path.name, slot), *(stamp if stamp is not None else (-1, -1))))
         return found
@@ -84,7 +83,8 @@ class CopyFiles:
     def names(self, rank: int, world: int) -> list[CopyName]:
         """All copies of that rank that lie here."""
         paths = [*map(self.own_path, range(self._workers)), self.backup_path(rank, world)]
-        found = (self.name_of(Place(path.name, slot)) for path in paths for slot in range(SLOTS))
+        places = [Place(path.name, slot) for path in paths if (segment := self.segment(path.name)) is not None for slot in range(segment.slots)]
+        found = map(self.name_of, places)
         return [name for name in found if name is not None and (name.rank, name.world) == (rank, world)]
 
     def backups(self) -> Iterator[Held]:
@@ -92,7 +92,7 @@ class CopyFiles:
         for path in self._folder.glob(f"{self._prefix}backup-*{SUFFIX}"):
             segment = self.segment(path.name)
             if segment is not None:
-                stamps = [stamp.step for slot in range(SLOTS) if (stamp := segment.stamp(slot)) is not None]
+                stamps = [stamp.step for slot in range(segment.slots) if (stamp := segment.stamp(slot)) is not None]
                 with contextlib.suppress(OSError):
                     yield Held(path.name, path.stat().st_size, max(stamps, default=-1))
 

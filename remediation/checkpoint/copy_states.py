@@ -29,7 +29,7 @@ class CopyState(StrEnum):
 
 
 class Place(NamedTuple):
-    """One of the two slots of a worker's segment."""
+    """A slot of a worker's segment."""
 
     file: str
     slot: int

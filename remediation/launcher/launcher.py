@@ -102,9 +102,9 @@ class Launcher:
         self._restarting: asyncio.Task[None] | None = None
 
     def _checkpoint_cache(self, credentials: Credentials | None) -> CheckpointCache | None:
-        """None where there is no shared memory, or the job has one node for ever."""
+        """None where there is no shared memory, or nothing is copied to another node."""
         settings, segments = self._settings, self._workers.segments
-        if segments is None or settings.nnodes[1] < 2 or not settings.backup.backup_share:
+        if segments is None or not settings.has_backup:
             return None
         cache = CheckpointCache(
             CacheSettings(

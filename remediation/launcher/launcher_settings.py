@@ -9,6 +9,7 @@ import msgspec
 
 from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, StreamConfig
 from eagle_eye.errors import ConfigError
+from eagle_eye.training.checkpoint.memory_segment import SLOTS, SLOTS_WITH_BACKUP
 
 from .parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
 
@@ -135,6 +136,16 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if not usable:
                 raise ConfigError(f"{option} {value} is not usable: {remedy}")
+
+    @property
+    def has_backup(self) -> bool:
+        """Its checkpoints in memory go to another node, too."""
+        return self.nnodes[1] > 1 and self.backup.backup_share > 0
+
+    @property
+    def copies_in_memory(self) -> int:
+        """Of each worker's state: the neighbour takes one while the newest stays and the next is written."""
+        return SLOTS_WITH_BACKUP if self.has_backup else SLOTS
 
     @property
     def parallel_sizes(self) -> ParallelSizes:

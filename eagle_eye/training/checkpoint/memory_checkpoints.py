@@ -30,14 +30,25 @@ from .fetched_copies import FetchedCopies
 from .memory_layout import Guards, Shard, StateLayout, local_of
 from .memory_report import FailureReport
 from .memory_restore import LoadedState, restore
-from .memory_segment import SLOTS, MemorySegment, TornCopy, slot_bytes
+from .memory_segment import (
+    SLOTS,
+    MemorySegment,
+    SlotStamp,
+    TornCopy,
+    slot_bytes,
+    slot_to_write,
+)
 from .state_copy import DeviceCopy, StateCopy
 
 VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
+COPIES_VARIABLE = "EAGLE_EYE_CHECKPOINT_COPIES"
+"""How many states the memory is to hold: one more where they are copied to another node. From the launcher."""
 WAIT_S = 5.0
 """A step of the optimizer waits so long for a piece that somebody is copying (1 MiB), then the copy is given up."""
 END_S = 5.0
 """A process that ends waits so long for the copy that is under way."""
+_LEFT = 1 << 62
+"""Stands for the step of a copy that is not to be gone on from: newer than any that is saved."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 _clients: "weakref.WeakSet[MemoryCheckpoints]" = weakref.WeakSet()
 
@@ -59,11 +70,12 @@ class MemoryCheckpoints:
         self._pinned = False
         self._copy: StateCopy | None = None
         self._thread: threading.Thread | None = None
+        self._slots = int(os.environ.get(COPIES_VARIABLE) or SLOTS)
         self._sequence = 0
-        self._slot = 0
-        """The next one to write."""
+        self._whole: dict[int, SlotStamp] = {}
+        """What is in the slots, by their number; without those that are being written, or hold nothing whole."""
         self.safe_step = -1
-        """The newest step that is whole in memory; -1: none."""
+        """The newest step that is whole in memory, and finite; -1: none. A kill at any moment leaves it, or a newer one."""
         self.left_out = 0
         """Saves that were not begun: another one was under way, or there was no memory."""
         self.waited_s = 0.0
@@ -87,7 +99,7 @@ class MemoryCheckpoints:
         try:
             begun = self._begin(layout, step)
         except Exception as error:  # noqa: BLE001 - training goes on without it
-            self._failed(error, step, layout.payload_bytes)
+            self._failed(error, step, self._slots * layout.payload_bytes)
             begun = False
         self.left_out += not begun
         return begun
@@ -127,9 +139,8 @@ class MemoryCheckpoints:
             self._start(lambda: self._reserve(layout, step))
             return False
         assert self._segment is not None
-        segment, slot = self._segment, self._slot
-        if segment.is_held(slot):  # it is being copied to another node
-            slot = (slot + 1) % SLOTS
+        segment, slot = self._segment, slot_to_write(self._whole, self._segment.slots, step, self._segment.is_held)
+        self._whole.pop(slot, None)
         segment.clear(slot)
         offset = segment.payload_at(slot, layout.payload_bytes)
         copy = StateCopy(layout.tensors, segment.memory, segment.address, offset, layout.payload_bytes, self._device_copy(layout))
@@ -148,17 +159,27 @@ class MemoryCheckpoints:
             assert self._segment is not None
             sums, finite = copy.finish()
             self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, finite, self._shard), sums, layout.payload_bytes)
+            self._written(slot, SlotStamp(step, self._sequence + 1), finite)
         except Exception as error:  # noqa: BLE001 - it must not reach the training
             copy.fail(error)
-            self._failed(error, step, layout.payload_bytes)
+            self._failed(error, step, self._slots * layout.payload_bytes)
             return
         finally:
             if self._copy is copy:
                 self._copy = None  # it keeps the tensors
-        self._sequence += 1
-        self._slot = (slot + 1) % SLOTS
-        self.safe_step = step
         self._report.succeeded(step)
+
+    def _written(self, slot: int, stamp: SlotStamp, finite: bool) -> None:
+        """It is visible. What is newer than its step is of a training that was rolled back: nobody is to go on from that."""
+        assert self._segment is not None
+        self._sequence = stamp.sequence
+        abandoned = [other for other, there in self._whole.items() if there.step > stamp.step]
+        for other in abandoned:
+            self._segment.clear(other)
+            del self._whole[other]
+        if finite:
+            self.safe_step = stamp.step
+        self._whole[slot] = stamp if finite else SlotStamp(_LEFT, stamp.sequence)
 
     def _start(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name="eagle-eye-memory-checkpoint", daemon=True)
@@ -215,7 +236,9 @@ class MemoryCheckpoints:
 
     def _has_room(self, layout: StateLayout) -> bool:
         segment = self._segment
-        return segment is not None and segment.is_visible() and segment.has_room(layout.table_bytes, layout.payload_bytes)
+        if segment is None or segment.slots < self._slots or not segment.is_visible():
+            return False
+        return segment.has_room(layout.table_bytes, layout.payload_bytes)
 
     def _reserve(self, layout: StateLayout, step: int = -1) -> None:
         """A segment with room for this state, that of the predecessor if it has. Does not raise."""
@@ -230,12 +253,13 @@ class MemoryCheckpoints:
                 if self.safe_step < 0:
                     self._release()
                     self._path.unlink(missing_ok=True)  # it holds nothing: its room is needed
-                segment = MemorySegment.create(self._path, slot_bytes(layout.table_bytes, layout.payload_bytes), os.environ.get("EAGLE_EYE_WORKER", ""))
+                size = slot_bytes(layout.table_bytes, layout.payload_bytes)
+                segment = MemorySegment.create(self._path, size, os.environ.get("EAGLE_EYE_WORKER", ""), self._slots)
                 self._release()
-                self._segment, self._slot = segment, 0
+                self._segment, self._whole = segment, {}
             self._map(layout)
         except Exception as error:  # noqa: BLE001 - training goes on without it
-            self._failed(error, step, 2 * layout.payload_bytes)
+            self._failed(error, step, self._slots * layout.payload_bytes)
 
     def _map(self, layout: StateLayout) -> None:
         assert self._segment is not None
@@ -253,16 +277,15 @@ class MemoryCheckpoints:
             self._segment = MemorySegment.open(self._path)
         except FileNotFoundError:
             return
-        newest = None
-        for slot in range(SLOTS):
+        for slot in range(self._segment.slots):
             try:
                 content = self._segment.read(slot)
             except TornCopy:
                 continue
-            if newest is None or content.sequence > newest.sequence:
-                newest = content
-        if newest is not None:
-            self._sequence, self._slot, self.safe_step = newest.sequence, (newest.slot + 1) % SLOTS, newest.step
+            self._whole[slot] = SlotStamp(content.step, content.sequence)
+        if self._whole:
+            newest = max(self._whole.values(), key=lambda stamp: stamp.sequence)
+            self._sequence, self.safe_step = newest.sequence, newest.step
 
     def _release(self) -> None:
         segment, self._segment = self._segment, None
@@ -298,9 +321,19 @@ class MemoryCheckpoints:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
         backup = FetchedCopies(self._path, self._shard, limit)
         try:
-            return restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
+            found = restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
         finally:
             backup.close()
+        self._leave(found.step if found is not None else limit)
+        return found
+
+    def _leave(self, step: int) -> None:
+        """The training goes on from this step, or from an older one; below 0: that is not known. What is newer is written over first."""
+        if step < 0:
+            return
+        kept = {slot: stamp for slot, stamp in self._whole.items() if stamp.step <= step}
+        self._whole = {slot: kept.get(slot, SlotStamp(_LEFT, stamp.sequence)) for slot, stamp in self._whole.items()}
+        self.safe_step = max((stamp.step for stamp in kept.values()), default=-1)
 
     def _end(self) -> None:
         """At the end of the process."""

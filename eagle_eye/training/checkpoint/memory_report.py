@@ -43,7 +43,7 @@ class FailureReport:
         self._told = failure.errno, type(error).__name__
         safe = f"the newest one there is that of step {safe_step}" if safe_step >= 0 else "there is none"
         _log.error(
-            "no checkpoint in memory (%s): %s; two copies need %s, %s; %s, training goes on, and it is tried again",
+            "no checkpoint in memory (%s): %s; its copies need %s, %s; %s, training goes on, and it is tried again",
             self._path, failure.reason, size_text(needed), room_text(failure), safe,
         )  # fmt: skip
         _tell_launcher(

@@ -17,12 +17,22 @@ from eagle_eye.training import state_tree
 
 from .fetched_copies import FetchedCopies
 from .memory_layout import Shard, StoredTable, StoredTensor, local_of
-from .memory_segment import ROW, SLOTS, MemorySegment, SlotContent, TornCopy, rows_of
+from .memory_segment import (
+    ROW,
+    SLOTS,
+    SLOTS_WITH_BACKUP,
+    MemorySegment,
+    SlotContent,
+    TornCopy,
+    rows_of,
+)
 from .row_sums import RowSums
 from .state_copy import tensor_at
 
 THREADS = 2
 """One does not reach the speed of the memory; more than two gain little."""
+STEPS = SLOTS_WITH_BACKUP + SLOTS
+"""A rank may have so many whole: in its own memory, and fetched from another node."""
 _PIECE = 1 << 24
 _log = logging.getLogger("eagle_eye.checkpoint")
 
@@ -88,7 +98,7 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: in
 def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], at_most: int, shard: Shard | None, skipped: list[str]) -> dict[int, _WholeCopy]:
     """By step: the copies whose description fits. Of two of one step the newer one."""
     found: dict[int, _WholeCopy] = {}
-    for slot in range(SLOTS):
+    for slot in range(segment.slots):
         place = f"slot {slot} of {segment.path}"
         try:
             content = segment.read(slot)
@@ -161,8 +171,8 @@ def _agreed(steps: Sequence[int]) -> int:
     """The newest step that all ranks hold; -1 if there is none. A rank that was killed later holds one more than the others."""
     if not _is_distributed():
         return max(steps, default=-1)
-    ours = torch.full((SLOTS,), -1, dtype=torch.int64)
-    ours[: len(steps)] = torch.tensor(list(steps), dtype=torch.int64)
+    ours = torch.full((STEPS,), -1, dtype=torch.int64)
+    ours[: len(steps)] = torch.tensor(list(steps[:STEPS]), dtype=torch.int64)
     held = [set(each.tolist()) for each in _gathered(ours)]
     return max(set.intersection(*held) - {-1}, default=-1)
 

@@ -1,10 +1,12 @@
-"""A file in shared memory that holds the state of one worker twice: while one slot is written, the other one is whole.
+"""A file in shared memory that holds the state of one worker twice, or three times: while one slot is written, the newest whole one stays.
 
 The file belongs to a worker (`EAGLE_EYE_CHECKPOINT_MEMORY`), not to a process of it: it outlives a kill, and the worker's successor finds it.
-A header (whose it is) is followed by two slots of the same size. A slot is a page with its description, the table of what lies where (JSON), a
+A header (whose it is) is followed by slots of the same size. A slot is a page with its description, the table of what lies where (JSON), a
 sum of 64-bit words for each ROW bytes of the payload, and the payload. The first word of the description, the stamp, is written last and
 cleared first: wherever a SIGKILL comes, a slot that is not whole has none. A digest covers description, table and sums.
-While the launcher on another node copies a slot, ours holds it: the worker writes the other one meanwhile.
+While the launcher on another node copies a slot, ours holds it: the worker writes another one meanwhile. That is why there are three where copies
+go to another node: with two the only one left to write would be the newest. Leaving that save out instead would let the ranks of a job, whose copies
+take differently long, hold different steps, and the job could go on from none of them.
 
 All memory is reserved before it is mapped: a later store cannot fail. The writer holds a POSIX lock, which ends with its process and which
 no forked child shares. Needs no torch: the agent and the launcher read the header, too.
@@ -19,7 +21,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -28,19 +30,21 @@ from eagle_eye.cgroups import memory_cgroups_of
 from eagle_eye.training.ring_buffer import start_time_of
 
 MAGIC = b"EEMEMCKP"
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 ROW = 1 << 16
 """Bytes of the payload that one sum covers."""
-SLOTS = 2
+SLOTS, SLOTS_WITH_BACKUP = 2, 3
+"""Of a segment; of one whose copies go to another node."""
+_MOST_SLOTS = 8
 SUFFIX = ".memory"
 """Of the file's name."""
 UNFINISHED = ".new"
 """Suffix of a file that is being reserved; before it comes the pid."""
 SPARE = 0.05
 """This share of the memory that is free stays free: what training needs comes first."""
-_HEADER = struct.Struct("<8s5q")
-"""magic, version, bytes of a slot, pid, start time of the process, length of the worker's name"""
+_HEADER = struct.Struct("<8s6q")
+"""magic, version, bytes of a slot, pid, start time of the process, length of the worker's name, number of slots"""
 _HOLD, _HOLD_AT = struct.Struct("<3q"), 64
 """Of the slot that is held: its number + 1 (0: none), sequence, until when (ns of CLOCK_MONOTONIC). Written by the launcher alone."""
 _WORKER = 128
@@ -90,6 +94,27 @@ def rows_of(payload: int) -> int:
     return -(-payload // ROW)
 
 
+class SlotStamp(NamedTuple):
+    """What a slot says it holds, unverified; quick to read."""
+
+    step: int
+    sequence: int
+
+
+def slot_to_write(whole: Mapping[int, SlotStamp], slots: int, step: int, is_held: Callable[[int], bool] = lambda _: False) -> int:
+    """Which of so many slots gets the copy of this step: never the newest of those that are `whole`, and one that is held only where no other is left.
+
+    What is newer than this step is of a training that was rolled back: it counts as older than all others.
+    """
+
+    def worth(slot: int) -> tuple[bool, int]:
+        stamp = whole.get(slot)
+        return (False, -1) if stamp is None else (stamp.step <= step, stamp.sequence)
+
+    newest = max(whole, key=worth, default=-1)
+    return min((slot for slot in range(slots) if slot != newest), key=lambda slot: (slot in whole and is_held(slot), worth(slot)))
+
+
 class MemorySegment:
     """The file, mapped. One process at a time holds it."""
 
@@ -99,20 +124,21 @@ class MemorySegment:
         """Its name until it holds a whole copy."""
         self._file = file
         self._map = mmap.mmap(file, 0)
-        magic, version, size, *_ = _HEADER.unpack_from(self._map)
+        magic, version, size, *_, slots = _HEADER.unpack_from(self._map)
         self.slot_bytes = int(size)
-        if magic != MAGIC or version != VERSION or self.slot_bytes < PAGE or len(self._map) < PAGE + SLOTS * self.slot_bytes:
+        self.slots = int(slots)
+        if not _is_possible(magic, version, size, slots, len(self._map)):
             raise OSError(errno.EINVAL, "it is no segment of this version of Eagle Eye", os.fspath(path))
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self.memory = memoryview(self._map)
 
     @classmethod
-    def create(cls, path: Path, size: int, worker: str) -> Self:
-        """A new one with slots of `size` bytes. Raises OSError: also ENOMEM where the node or its cgroup has not so much.
+    def create(cls, path: Path, size: int, worker: str, slots: int = SLOTS) -> Self:
+        """A new one with so many slots of `size` bytes. Raises OSError: also ENOMEM where the node or its cgroup has not so much.
 
         It takes the place of an older one once a copy in it is whole. Takes 0.3 s/GiB, since the kernel clears the memory.
         """
-        total = PAGE + SLOTS * size
+        total = PAGE + slots * size
         free = free_memory()
         if total > free * (1 - SPARE):
             raise OSError(errno.ENOMEM, f"the node, or the cgroup of this process, has {free} bytes of memory free", os.fspath(path))
@@ -123,7 +149,7 @@ class MemorySegment:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             name = worker.encode()[: PAGE - _WORKER]
             os.pwrite(file, name, _WORKER)
-            os.pwrite(file, _HEADER.pack(MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), len(name)), 0)
+            os.pwrite(file, _HEADER.pack(MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), len(name), slots), 0)
             os.posix_fallocate(file, 0, total)  # after the header: if we are killed here the sweep knows whose it was
             return cls(file, path, unfinished)
         except OSError:
@@ -141,8 +167,8 @@ class MemorySegment:
             if os.fstat(file).st_size < 2 * PAGE:
                 raise OSError(errno.EINVAL, "it is cut short", os.fspath(path))
             segment = cls(file, path)
-            _, _, size, _, _, length = _HEADER.unpack_from(segment.memory)
-            _HEADER.pack_into(segment.memory, 0, MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), length)
+            _, _, size, _, _, length, slots = _HEADER.unpack_from(segment.memory)
+            _HEADER.pack_into(segment.memory, 0, MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), length, slots)
             _remove_unfinished(path)
         except OSError:
             os.close(file)
@@ -224,13 +250,6 @@ def read_slot(read: Callable[[int, int], bytes], size: int, slot: int) -> SlotCo
     return SlotContent(slot, step, sequence, *content, at + payload_at, payload)
 
 
-class SlotStamp(NamedTuple):
-    """What a slot says it holds, unverified; quick to read."""
-
-    step: int
-    sequence: int
-
-
 class SegmentFile:
     """A segment of which another process is the writer, read without a mapping: nothing that is done to the file can end this process."""
 
@@ -242,13 +261,13 @@ class SegmentFile:
         try:
             _refuse_foreign(file, path)
             head = os.pread(file, _HEADER.size, 0)
-            magic, version, size, *_ = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0, 0)
-            if magic != MAGIC or version != VERSION or size < PAGE or os.fstat(file).st_size < PAGE + SLOTS * size:
+            magic, version, size, *_, slots = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0, 0, 0)
+            if not _is_possible(magic, version, size, slots, os.fstat(file).st_size):
                 raise OSError(errno.EINVAL, "it is no segment of this version of Eagle Eye", os.fspath(path))
         except OSError:
             self.content.close()
             raise
-        self.slot_bytes = int(size)
+        self.slot_bytes, self.slots = int(size), int(slots)
 
     def is_current(self) -> bool:
         """Its name still leads to it."""
@@ -294,7 +313,7 @@ def segment_of(path: Path) -> Segment:
         os.close(file)
     if len(head) < PAGE or head[:8] != MAGIC:
         raise OSError(errno.EINVAL, "it is no segment of Eagle Eye", os.fspath(path))
-    _, _, _, pid, start_time, length = _HEADER.unpack_from(head)
+    _, _, _, pid, start_time, length, _ = _HEADER.unpack_from(head)
     return Segment(head[_WORKER : _WORKER + max(0, min(length, PAGE - _WORKER))].decode(errors="replace"), pid, start_time)
 
 
@@ -307,6 +326,10 @@ def free_memory() -> int:
         if limit is not None and used is not None:
             free.append(max(0, limit - used))
     return min(free, default=1 << 62)
+
+
+def _is_possible(magic: bytes, version: int, size: int, slots: int, length: int) -> bool:
+    return magic == MAGIC and version == VERSION and size >= PAGE and SLOTS <= slots <= _MOST_SLOTS and length >= PAGE + slots * size
 
 
 def _remove_unfinished(path: Path) -> None:

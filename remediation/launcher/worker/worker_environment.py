@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from eagle_eye.access.addresses import is_loopback
+from eagle_eye.training.checkpoint.memory_segment import SLOTS
 from eagle_eye.types import Layout, RankPlacement
 
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
@@ -31,6 +32,8 @@ class WorkerPaths(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: str
     memory: str = ""
     """File in shared memory for the worker's checkpoints; '' where there is none."""
+    copies: int = SLOTS
+    """States that it is to hold."""
     elastic: str = ""
     """Unix socket of the launcher for elastic workers."""
 
@@ -86,6 +89,7 @@ def _ours(layout: Layout, place: RankPlacement, paths: WorkerPaths, token: str) 
         "EAGLE_EYE_TOKEN": token,
         "EAGLE_EYE_CHECKPOINT_DIR": paths.checkpoints,
         "EAGLE_EYE_CHECKPOINT_MEMORY": paths.memory,
+        "EAGLE_EYE_CHECKPOINT_COPIES": str(paths.copies),
         "EAGLE_EYE_RESUME_STEP": str(layout.resume_step),
         "EAGLE_EYE_SKIP_STEPS": ",".join(map(str, layout.skipped)),
     }

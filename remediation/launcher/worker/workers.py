@@ -203,7 +203,7 @@ class Workers:
         secret = secrets.token_hex(16)
         paths = WorkerPaths(
             inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints),
-            memory=str(self.memory_path(place.local_rank)) if self.segments else "", elastic=str(settings.elastic_socket),
+            memory=str(self.memory_path(place.local_rank)) if self.segments else "", copies=settings.copies_in_memory, elastic=str(settings.elastic_socket),
         )  # fmt: skip
         environment = worker_environment(self._environment, layout, place, store, paths, secret, max_restarts)
         if joining:

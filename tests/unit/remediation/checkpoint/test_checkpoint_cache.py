@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training.checkpoint.memory_segment import PAGE, ROW, SegmentFile, fetched_beside
+from eagle_eye.training.checkpoint.memory_segment import (
+    PAGE,
+    ROW,
+    SLOTS_WITH_BACKUP,
+    SegmentFile,
+    fetched_beside,
+)
 from eagle_eye.types import Layout, RankPlacement
 from remediation.checkpoint import backup_keeper, checkpoint_cache
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
@@ -92,9 +98,9 @@ def test_a_copy_goes_to_the_neighbour_and_comes_back_to_a_node_that_has_lost_it(
     own = tmp_path / "ee-n1-0.memory"
 
     async def work(cluster: Cluster) -> None:
-        written(own, {0: 5, 1: 6}, rank=1).close()
+        written(own, {0: 4, 1: 5, 2: 6}, rank=1, slots=SLOTS_WITH_BACKUP).close()
         before = payload_of(own, 6)
-        await until(lambda: states(cluster.caches["n1"]) == [CopyState.OBSOLETE, CopyState.BACKED_UP])
+        await until(lambda: states(cluster.caches["n1"]) == [CopyState.OBSOLETE, CopyState.OBSOLETE, CopyState.BACKED_UP])
         cluster.caches["n1"].stored(6)
         await until(lambda: CopyState.PERSISTENT in states(cluster.caches["n1"]))
         with closing(SegmentFile(own)) as segment:

@@ -15,6 +15,7 @@ from eagle_eye.errors import AccessDenied, EagleEyeError
 from eagle_eye.training.checkpoint.memory_segment import (
     PAGE,
     ROW,
+    SLOTS,
     MemorySegment,
     SegmentFile,
     TornCopy,
@@ -34,9 +35,9 @@ KEY = b"k" * 32
 PAYLOAD = 3 * ROW + 100
 
 
-def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = True, payload: int = PAYLOAD) -> MemorySegment:
+def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = True, payload: int = PAYLOAD, slots: int = SLOTS) -> MemorySegment:
     """A segment with copies of these steps, by slot; its words are the step and their place."""
-    segment = MemorySegment.create(path, slot_bytes(200, payload), "r/n0/0")
+    segment = MemorySegment.create(path, slot_bytes(200, payload), "r/n0/0", slots)
     for sequence, (slot, step) in enumerate(steps.items(), 1):
         at, count = segment.payload_at(slot, payload), rows_of(payload) * ROW // 8
         words = np.arange(count, dtype=np.int64) * 7 + step
@@ -48,7 +49,7 @@ def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = 
 
 def payload_of(path: Path, step: int) -> bytes:
     with closing(MemorySegment.open(path)) as segment:
-        content = next(content for slot in (0, 1) if (content := whole(segment, slot)) is not None and content.step == step)
+        content = next(content for slot in range(segment.slots) if (content := whole(segment, slot)) is not None and content.step == step)
         return bytes(segment.memory[content.payload_at : content.payload_at + content.payload_bytes])
 
 

@@ -277,13 +277,13 @@ def test_the_environment_of_a_worker() -> None:
         job="t/n/r", epoch=5, time=0.0, coordinator="n0", launchers={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
         placements=places, resume_step=40, skipped=(41, 43),
     )  # fmt: skip
-    paths = WorkerPaths(inbox="i", ring="ring", probe="p", checkpoints="c", memory="m")
+    paths = WorkerPaths(inbox="i", ring="ring", probe="p", checkpoints="c", memory="m", copies=3)
     found = worker_environment({"PATH": "x"}, layout, places[3], StoreAddress(host="127.0.0.1", port=77), paths, "secret", 3)
     assert (found["RANK"], found["LOCAL_RANK"], found["GROUP_RANK"], found["WORLD_SIZE"]) == ("3", "1", "1", "4")
     assert (found["MASTER_PORT"], found["TORCHELASTIC_USE_AGENT_STORE"], found["PATH"]) == ("77", "True", "x")
     assert (found["EAGLE_EYE_WORKER"], found["EAGLE_EYE_EPOCH"]) == ("r/n1/1", "5")
     assert (found["EAGLE_EYE_RESUME_STEP"], found["EAGLE_EYE_SKIP_STEPS"]) == ("40", "41,43")
-    assert (found["EAGLE_EYE_CHECKPOINT_DIR"], found["EAGLE_EYE_CHECKPOINT_MEMORY"]) == ("c", "m")
+    assert (found["EAGLE_EYE_CHECKPOINT_DIR"], found["EAGLE_EYE_CHECKPOINT_MEMORY"], found["EAGLE_EYE_CHECKPOINT_COPIES"]) == ("c", "m", "3")
     assert found["GLOO_SOCKET_IFNAME"] == "lo"
     elsewhere = msgspec.structs.replace(layout, launchers={"n0": "10.0.0.1:1", "n1": "10.0.0.2:1"})
     assert "GLOO_SOCKET_IFNAME" not in worker_environment({}, elsewhere, places[0], StoreAddress(host="h", port=1), paths, "", 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from eagle_eye.config import CheckpointsConfig
 from eagle_eye.training.checkpoint.memory_segment import fetched_beside
 from eagle_eye.types import Layout, RankPlacement
 from fakes.no_descriptors import no_descriptors
@@ -251,3 +252,27 @@ def test_a_worker_that_ends_before_the_next_one_is_forked_does_not_finish_the_jo
         return finished
 
     assert asyncio.run(run()) == [False, True]
+
+
+@pytest.mark.parametrize(("nnodes", "share", "copies"), [((1, 2), 0.25, "3"), ((1, 1), 0.25, "2"), ((1, 2), 0.0, "2")])
+def test_where_checkpoints_in_memory_go_to_another_node_a_worker_holds_one_more(tmp_path: Path, nnodes: tuple[int, int], share: float, copies: str) -> None:
+    """The neighbour takes one while the newest stays and the next is written."""
+    given = settings(tmp_path, nnodes=nnodes, backup=CheckpointsConfig(backup_share=share))
+    given.logs.mkdir(parents=True)
+    environments: list[dict[str, str]] = []
+
+    class Zygote:
+        async def fork(self, _slot: str, _argv: object, environment: dict[str, str], *_: object) -> int:
+            environments.append(environment)
+            workers.exited(1 << 22, 0)
+            return 1 << 22
+
+    async def start() -> None:
+        place = RankPlacement(worker="r/n0/0", node=given.node, rank=0, local_rank=0)
+        layout = Layout(job=given.job, epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, placements=(place,))
+        await workers.start(layout, StoreAddress(host="127.0.0.1", port=1, served=False), 3)
+
+    workers = Workers(given, parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    workers.zygote = Zygote()  # type: ignore[assignment]
+    asyncio.run(start())
+    assert [environment["EAGLE_EYE_CHECKPOINT_COPIES"] for environment in environments] == [copies]

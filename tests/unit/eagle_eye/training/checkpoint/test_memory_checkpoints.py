@@ -13,7 +13,7 @@ from eagle_eye.training import messages
 from eagle_eye.training.checkpoint import memory_checkpoints, memory_segment, state_copy
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.memory_layout import StateLayout, all_finite
-from eagle_eye.training.checkpoint.memory_segment import MemorySegment, SegmentFile, TornCopy
+from eagle_eye.training.checkpoint.memory_segment import MemorySegment, TornCopy
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
 
 
@@ -53,7 +53,7 @@ class Trainer:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH", "EAGLE_EYE_WORKER", "RANK", "WORLD_SIZE"):
+    for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_CHECKPOINT_COPIES", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH", "EAGLE_EYE_WORKER", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "0.memory"
 
@@ -236,7 +236,7 @@ def test_a_changed_description_is_found(trainer: Trainer, path: Path) -> None:
     segment.close()
 
 
-def test_a_copy_that_is_not_finite_or_too_new_is_not_loaded(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_too_new_is_not_loaded(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer.saved(1)
     trainer.saved(2)
     older = trainer.memory.load(trainer.state(), at_most=1)
@@ -244,13 +244,19 @@ def test_a_copy_that_is_not_finite_or_too_new_is_not_loaded(trainer: Trainer, mo
     assert (older.step, "starts again from step 1" in older.skipped[0]) == (1, True)
     monkeypatch.setenv("EAGLE_EYE_RESUME_STEP", "0")
     assert trainer.memory.load(trainer.state()) is None
-    monkeypatch.delenv("EAGLE_EYE_RESUME_STEP")
+    assert trainer.memory.safe_step == -1
+
+
+def test_a_copy_that_is_not_finite_is_not_loaded(trainer: Trainer) -> None:
+    trainer.saved(1)
     with torch.no_grad():
         trainer.parameters[2][5] = float("nan")
-    trainer.saved(3)
+    for step in (2, 3, 4):
+        trainer.saved(step)
+    assert trainer.memory.safe_step == 1, "it stays while there is nothing better"
     found = trainer.memory.load(trainer.state())
     assert found is not None
-    assert (found.step, "not finite" in found.skipped[0]) == (2, True)
+    assert (found.step, "not finite" in found.skipped[0]) == (1, True)
 
 
 def test_another_rank_s_copy_is_loaded_only_where_all_hold_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +285,8 @@ def test_all_ranks_load_the_newest_step_that_each_holds_whole(
 
     def all_gather(gathered: list[torch.Tensor], ours: torch.Tensor) -> None:
         gathered[0].copy_(ours)
-        gathered[1].copy_(torch.tensor(theirs.pop(0)))
+        words = theirs.pop(0)
+        gathered[1].fill_(-1)[: len(words)] = torch.tensor(words)
 
     for name, value in {"is_initialized": lambda: True, "get_world_size": lambda: 2, "get_backend": lambda: "gloo", "all_gather": all_gather}.items():
         monkeypatch.setattr(torch.distributed, name, value)
@@ -302,19 +309,6 @@ def test_a_state_that_has_grown_is_left_out_once_and_the_older_copy_stays(traine
     found = trainer.memory.load(grown)
     assert found is not None
     assert (found.step, trainer.memory.left_out, sorted(each.name for each in path.parent.iterdir())) == (3, 1, [path.name, "elsewhere"])
-
-
-def test_a_copy_that_is_being_fetched_is_not_written_over(trainer: Trainer, path: Path) -> None:
-    trainer.saved(1)
-    trainer.saved(2)
-    file = SegmentFile(path)
-    file.hold(0, 1, 60.0)
-    trainer.saved(3)
-    assert [file.stamp(slot).step for slot in (0, 1)] == [1, 3]
-    file.hold(0, 1, 0.0)
-    trainer.saved(4)
-    assert [file.stamp(slot).step for slot in (0, 1)] == [4, 3]
-    file.close()
 
 
 def test_a_template_of_another_shape_gets_nothing(trainer: Trainer) -> None:

@@ -1,0 +1,174 @@
+"""Which slot of a segment a save takes: a kill at any moment of it leaves the newest step that was said to be safe, or a newer one."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from eagle_eye.training.checkpoint import memory_restore, state_copy
+from eagle_eye.training.checkpoint.memory_checkpoints import COPIES_VARIABLE
+from eagle_eye.training.checkpoint.memory_segment import SegmentFile, SlotStamp, slot_to_write
+
+from .test_memory_checkpoints import Trainer, flip, same, successor
+
+
+@pytest.fixture(params=[2, 3])
+def slots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Without and with copies on another node."""
+    for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH", "EAGLE_EYE_WORKER", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(COPIES_VARIABLE, str(request.param))
+    return int(request.param)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """While this is cleared no piece is copied by the thread of a save."""
+    go, copy = threading.Event(), state_copy.StateCopy._copy
+
+    def late(self: state_copy.StateCopy, piece: state_copy._Piece) -> None:
+        assert threading.current_thread() is threading.main_thread() or go.wait(10)
+        copy(self, piece)
+
+    monkeypatch.setattr(state_copy.StateCopy, "_copy", late)
+    go.set()
+    yield go
+    go.set()
+
+
+def trainer_at(path: Path) -> Trainer:
+    trainer = Trainer(path)
+    trainer.step()  # the optimizer has its state now
+    assert trainer.memory.prepare(trainer.state())
+    return trainer
+
+
+def steps_in(path: Path) -> list[int]:
+    """What each slot says it holds; -1: nothing."""
+    with closing(SegmentFile(path)) as file:
+        return [stamp.step if stamp is not None else -1 for stamp in map(file.stamp, range(file.slots))]
+
+
+def left_by_a_kill(trainer: Trainer, path: Path, stopped: threading.Event, step: int) -> Path:
+    """The segment as it is in the middle of a save: what a SIGKILL would leave."""
+    stopped.clear()
+    assert trainer.memory.save(trainer.state(), step)
+    left = path.with_name(f"left-{step}.memory")
+    shutil.copy(path, left)
+    left.chmod(0o600)
+    stopped.set()
+    trainer.memory.finish()
+    return left
+
+
+@pytest.mark.usefixtures("slots")
+@pytest.mark.parametrize("fetched", [0, 1])
+def test_a_worker_killed_in_a_save_while_a_copy_is_fetched_leaves_the_step_that_was_safe(tmp_path: Path, stopped: threading.Event, fetched: int) -> None:
+    """`fetched`: how many steps before the newest one the copy is that the neighbour takes."""
+    trainer = trainer_at(tmp_path / "0.memory")
+    values = [trainer.saved(step) for step in (1, 2)]
+    with closing(SegmentFile(tmp_path / "0.memory")) as file:
+        file.hold(steps_in(tmp_path / "0.memory").index(2 - fetched), 2 - fetched, 60.0)
+    for step in (3, 4, 5):
+        safe = trainer.memory.safe_step
+        assert safe == step - 1
+        left = left_by_a_kill(trainer, tmp_path / "0.memory", stopped, step)
+        other = successor(left)
+        found = other.memory.load(other.state())
+        other.memory.close()
+        assert found is not None
+        assert found.step == safe
+        assert same(other.values(), values[-1])
+        values.append(trainer.saved(step))
+    trainer.memory.close()
+
+
+def test_with_a_third_slot_what_is_fetched_stays_and_with_two_it_gives_way(tmp_path: Path, slots: int) -> None:
+    trainer = trainer_at(tmp_path / "0.memory")
+    trainer.saved(1)
+    with closing(SegmentFile(tmp_path / "0.memory")) as file:
+        file.hold(0, 1, 60.0)
+    for step in range(2, 6):
+        trainer.saved(step)
+    assert sorted(steps_in(tmp_path / "0.memory")) == ([1, 4, 5] if slots == 3 else [4, 5])
+    trainer.memory.close()
+
+
+def test_the_step_that_was_gone_back_to_outlives_the_next_save_and_what_was_left_behind_goes(tmp_path: Path, slots: int, stopped: threading.Event) -> None:
+    trainer = trainer_at(tmp_path / "0.memory")
+    for step in range(5, 5 + slots):
+        trainer.saved(step)
+    trainer.memory.close()
+    other = trainer_of_successor(tmp_path / "0.memory", 5)
+    assert other.memory.safe_step == 5
+    left = left_by_a_kill(other, tmp_path / "0.memory", stopped, 6)
+    assert 5 in steps_in(left)
+    assert sorted(step for step in steps_in(tmp_path / "0.memory") if step >= 0) == [5, 6], "nobody goes on from the training that was left"
+    other.memory.close()
+
+
+@pytest.mark.usefixtures("slots")
+def test_a_damaged_copy_is_written_over_before_the_older_one_that_was_loaded(tmp_path: Path, stopped: threading.Event) -> None:
+    trainer = trainer_at(tmp_path / "0.memory")
+    trainer.saved(1)
+    trainer.saved(2)
+    trainer.memory.close()
+    flip(tmp_path / "0.memory", 2)
+    other = trainer_of_successor(tmp_path / "0.memory", 1, at_most=-1)
+    left = left_by_a_kill(other, tmp_path / "0.memory", stopped, 2)
+    assert 1 in steps_in(left)
+    other.memory.close()
+
+
+def trainer_of_successor(path: Path, step: int, at_most: int | None = None) -> Trainer:
+    """It has loaded this step, at most."""
+    other = successor(path)
+    found = other.memory.load(other.state(), at_most=step if at_most is None else at_most)
+    assert found is not None
+    assert found.step == step
+    other.optimizer.load_state_dict(found.state["optimizer"])
+    assert other.memory.prepare(other.state())
+    return other
+
+
+def test_a_segment_with_fewer_slots_than_are_wanted_is_replaced_once_a_new_copy_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COPIES_VARIABLE, "2")
+    trainer = trainer_at(tmp_path / "0.memory")
+    trainer.saved(1)
+    trainer.memory.close()
+    monkeypatch.setenv(COPIES_VARIABLE, "3")
+    other = trainer_of_successor(tmp_path / "0.memory", 1)
+    assert steps_in(tmp_path / "0.memory") == [1, -1]
+    other.saved(2)
+    assert steps_in(tmp_path / "0.memory") == [2, -1, -1]
+    other.memory.close()
+
+
+def test_the_slot_to_write_is_never_the_newest_and_a_held_one_only_where_there_is_no_other() -> None:
+    chance = Random(1)
+    for _ in range(500):
+        slots = chance.choice((2, 3, 4))
+        whole = {slot: SlotStamp(chance.randint(0, 9), sequence) for sequence, slot in enumerate(chance.sample(range(slots), chance.randint(0, slots)), 1)}
+        step, held = chance.randint(0, 9), chance.randrange(slots)
+        taken = slot_to_write(whole, slots, step, lambda slot, held=held: slot == held)
+        usable = {slot: stamp for slot, stamp in whole.items() if stamp.step <= step} or whole
+        assert not whole or taken != max(usable, key=lambda slot: usable[slot].sequence)
+        assert taken != held or taken not in whole or slots == 2
+
+
+def test_a_rank_that_has_steps_of_its_own_and_from_another_node_tells_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A survivor's own newest two and the two that its neighbour kept: the other rank has lost its node, and has what was fetched alone."""
+    for name, value in {"is_initialized": lambda: True, "get_world_size": lambda: 2, "get_backend": lambda: "gloo"}.items():
+        monkeypatch.setattr(torch.distributed, name, value)
+
+    def all_gather(gathered: list[torch.Tensor], ours: torch.Tensor) -> None:
+        gathered[0].copy_(ours)
+        gathered[1].fill_(4)
+
+    monkeypatch.setattr(torch.distributed, "all_gather", all_gather)
+    assert memory_restore._agreed([8, 7, 6, 4, 3]) == 4
