@@ -75,9 +75,7 @@ class JobOutput:
         return start
 
     def _read_line(self, data: bytes, now: float) -> Iterator[JobMessage]:
-        line = _COLOURS.sub("", data.decode(errors="replace")).rstrip("\r\n")
-        found = _PREFIX.match(line)
-        prefix, text = (found[1] or found[2], line[found.end() :]) if found else ("", line)
+        prefix, text = _without_prefix(data.decode(errors="replace"))
         reader = self._tracebacks.get(prefix)
         if reader is not None and not reader.feed(text):
             del self._tracebacks[prefix]
@@ -103,6 +101,11 @@ class JobMessages:
         """Where hints begin, ascending."""
         return (start for _, start, _ in self._search.find_matches_as_indexes(piece))
 
+    def read_line(self, line: str) -> JobMessage | None:
+        """What a line says as it was printed; None where no row knows it."""
+        rank, text = _without_prefix(line)
+        return self.read(text, rank)
+
     def read(self, text: str, rank: str) -> JobMessage | None:
         """What a line without its prefix says; None where no row knows it."""
         line = self._table.match(text)
@@ -120,6 +123,13 @@ def _of_traceback(prefix: str, lines: tuple[str, ...]) -> Iterator[JobMessage]:
         yield JobMessage(
             component="python", code="traceback", level="notice", advice="", text=lines[-1], rank=prefix, traceback="\n".join(lines), groups={}
         )
+
+
+def _without_prefix(line: str) -> tuple[str, str]:
+    """Who printed it, '' if that is not said, and the rest without colours."""
+    plain = _COLOURS.sub("", line).rstrip("\r\n")
+    found = _PREFIX.match(plain)
+    return (found[1] or found[2], plain[found.end() :]) if found else ("", plain)
 
 
 def _end_of_line(piece: bytes, start: int) -> int:

@@ -24,6 +24,7 @@ FAULTS = [
     ("gpu-7:401:8846 [2] transport/net_ib.cc:1024 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12", ("nccl", "transport", "")),
     ("3: gpu-7:401:8846 [2] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.2 failed : Connection refused", ("nccl", "transport", "3")),
     ("gpu-7:401:8846 [2] net_ib/common.cc:179 NCCL WARN NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)", ("nccl", "transport", "")),
+    ("gpu-7:401:8846 [2] net_ib.cc:199 NCCL WARN NET/IB : mlx5_32:1 Got async error event: port error", ("nccl", "transport", "")),
     ("gpu-7:401:8846 [2] net_ib/common.cc:160 NCCL WARN NET/IB : mlx5_0:1 async fatal event: local catastrophic error", ("nccl", "transport", "")),
     ("gpu-7:401:8846 [2] net_ib/p2p.cc:80 NCCL WARN NET/IB: Got CQE with error (devIndex=0, req=0x7f, comm=0x7e (Send), wr_id=7, qp_num=9)", ("nccl", "transport", "")),
     ("gpu-7:401:8846 [2] init.cc:900 NCCL WARN Mismatched NCCL version detected : rank 0 version 22809 rank 9 version 22703", ("nccl", "version_mismatch", "")),
@@ -35,6 +36,13 @@ FAULTS = [
     ("slurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO PREEMPTION ***", ("scheduler", "preempted", "")),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.", ("scheduler", "oom_kill", "")),
     ("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51122", ("torch", "gloo_connection", "")),
+    ("n1:1:2 [0] misc/shmutils.cc:113 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-UbzKZ9 (size 9637888)", ("memory", "shared_memory", "")),
+    ("RuntimeError: cuda runtime error (39) : uncorrectable ECC error at /pytorch/THCGeneral.cpp:50", ("cuda", "ecc_error", "")),
+    ("RuntimeError: CUDA error: system not yet initialized", ("cuda", "not_ready", "")),
+    ("  what():  CUDA error: unknown error", ("cuda", "internal_error", "")),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", ("torch", "impossible_allocation", "")),
+    ("RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(", ("torch", "collective_mismatch", "")),
+    ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", ("framework", "loss_scale", "")),
     ("AssertionError: rank 7: found NaN in local grad norm for bucket #0 in backward pass", ("framework", "loss_not_finite", "")),
 ]
 
@@ -68,6 +76,7 @@ def test_twin_a_line_of_a_healthy_job_says_nothing(line: str) -> None:
     "line",
     [
         "gpu-7:401:8846 [2] net_ib/common.cc:179 NCCL WARN NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)",
+        "gpu-7:401:8846 [2] net_ib.cc:199 NCCL WARN NET/IB : mlx5_32:1 Got async error event: port active",
         "gpu-7:401:8846 [2] net_ib.cc:90 NCCL WARN NET/IB : mlx5_0:1 Got async event : client reregistration",
         "mi300x-01:401:8846 [2] /src/rccl/init.cc:12 NCCL WARN Cannot enable MSCCL++ on this machine",
         "[1759897476.65] [n6:333972:f] vfs_fuse.c:440  UCX  DIAG  failed to watch on '/run/ucx/vfs.sock': Input/output error, VFS will be disabled",

@@ -103,13 +103,14 @@ def test_a_warning_in_the_log_of_a_healthy_job_is_no_error(tmp_path: Path) -> No
 
 def test_described_incidents_hardware_is_evicted_and_a_program_is_not(tmp_path: Path) -> None:
     rows = [
-        {"id": "1", "label": "gpu_ecc_uncorrectable", "rendered_log": ["RuntimeError: CUDA error: uncorrectable ECC error encountered"]},
-        {"id": "2", "label": "teardown_hang", "rendered_log": ["RuntimeError: something of the program"]},
+        {"id": "a#1", "label": "gpu_ecc_uncorrectable", "facts": {}, "rendered_log": ["RuntimeError: CUDA error: uncorrectable ECC error encountered"]},
+        {"id": "a#2", "label": "teardown_hang", "facts": {"phase": "after the last step"}, "rendered_log": ["watchdog got stuck for 600 seconds"]},
+        {"id": "a#4", "label": "teardown_hang", "facts": None, "rendered_log": ["RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"]},
     ]
     path = tmp_path / "nccl_issue_incidents" / "incidents.jsonl"
     write(path, "".join(json.dumps(row | {"label_confidence": "maintainer", "action": "x"}) + "\n" for row in rows))
     found = list(figures_of(tmp_path, "nccl_issue_incidents"))
-    assert [each.figure for each in found] == ["1 of 2 (50%)", "2 of 2 (100%)", "1 of 1 (100%)"]
+    assert [each.figure for each in found] == ["2 of 3 (67%)", "1 of 1 (100%)", "1 of 2 (50%)", "2 of 3 (67%)", "2 of 3 (67%)", "1 of 2 (50%)"]
 
 
 def trace(data: Path, times: float) -> None:
