@@ -234,13 +234,19 @@ class StallConfig(Section, frozen=True, kw_only=True):
 
 
 class CheckpointsConfig(Section, frozen=True, kw_only=True):
-    """Checkpoints in memory: what a launcher keeps of those of the node before its own."""
+    """Checkpoints in memory: what a launcher keeps of those of the node before its own, and how often they go to storage."""
 
     backup_share: Share = 0.25
     """Of a node's memory: so much, at the most, holds checkpoints of another node's workers, twice their state; 0: nothing is copied to other nodes."""
     backup_every: Count = 1
     """Copied are checkpoints whose step is a multiple of this. Each node sends one at a time: where a copy takes longer than the time between two
     checkpoints, nodes would send different steps, and the job could go on from none of them: set it so that a copy is done before the next is due."""
+    storage_interval_s: Delay = 600.0
+    """At the most so many seconds are between two checkpoints in memory that the launchers bring to the job's directory (--checkpoint-dir; without that
+    option none is stored); 0: none is stored. In steps it is the next lower power of two, so that all nodes store the same ones."""
+    tune_interval: bool = False
+    """True: the interval is the best one for what storing was measured to cost and how often the job fails (Young, Daly), longer or shorter than storage_interval_s,
+    once one was stored. It is told with each that is stored, in any case."""
 
 
 class CostConfig(Section, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
                                                     what other nodes have of it; asked until it is not busy. path: of a segment
                                                     that is the worker's to remove
     memory_checkpoint_loaded(worker, epoch, step, tier, source, why)
-                                                    step -1: no copy could be used. tier: memory, neighbour
+                                                    step -1: no copy could be used. tier: memory, neighbour, storage
 
 any process of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}

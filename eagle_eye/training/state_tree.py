@@ -1,7 +1,7 @@
 """Flattens a nested state into a dict of tensors and a JSON value that says where each belongs, and back."""
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 _TENSOR, _ITEMS, _TUPLE, _FLOAT = "$tensor", "$items", "$tuple", "$float"
@@ -48,6 +48,29 @@ def unflatten(tensors: dict[str, Any], rest: Any) -> Any:
     if _ITEMS in rest:
         return {key: unflatten(tensors, value) for key, value in rest[_ITEMS]}
     return {key: unflatten(tensors, value) for key, value in rest.items()}
+
+
+def references(rest: Any) -> Iterator[str]:
+    """Names of the tensors of a flattened state, in its order."""
+    if isinstance(rest, list):
+        for value in rest:
+            yield from references(value)
+    elif isinstance(rest, dict):
+        if _TENSOR in rest:
+            yield rest[_TENSOR]
+        else:
+            yield from references(list(rest.values()))
+
+
+def renamed(rest: Any, names: Mapping[str, str]) -> Any:
+    """A flattened state that refers to some tensors by other names."""
+    if isinstance(rest, list):
+        return [renamed(value, names) for value in rest]
+    if not isinstance(rest, dict):
+        return rest
+    if _TENSOR in rest:
+        return {_TENSOR: names.get(rest[_TENSOR], rest[_TENSOR])}
+    return {key: renamed(value, names) for key, value in rest.items()}
 
 
 def only(rest: Any, names: Container[str]) -> Any:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from .copy_states import (
     stored,
 )
 from .copy_wire import Source
+from .storage_interval import StorageInterval
+from .stored_copies import GATHER_S, EmitStored, StoredCopies
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +80,20 @@ class CacheSettings:
     """Steps that are multiples of this are sent."""
     limit_bytes: int = 0
     """Of copies that are kept for others; 0: none is kept, and none is sent."""
+    storage: Path | None = None
+    """Directory to which copies are brought, shared by all nodes; None: none is."""
+    storage_interval_s: float = 600.0
+    """At the most so much time is between two that are stored ..."""
+    tune_interval: bool = False
+    """... or, True, as is best for what storing costs and how often the job fails."""
 
 
 class CheckpointCache:
     """`start` and `close` in the launcher's loop."""
 
-    def __init__(self, settings: CacheSettings, layout: Callable[[], Layout | None], ask: Ask, tell: Tell, credentials: Credentials | None) -> None:
+    def __init__(
+        self, settings: CacheSettings, layout: Callable[[], Layout | None], ask: Ask, tell: Tell, credentials: Credentials | None, emit_stored: EmitStored = lambda *_: None,
+    ) -> None:  # fmt: skip
         self._settings, self._layout, self._ask, self._tell, self._credentials = settings, layout, ask, tell, credentials
         self._key = secrets.token_bytes(32)
         self._server: CopyServer | None = None
@@ -102,27 +113,46 @@ class CheckpointCache:
         self._threads: list[threading.Thread] = []
         self._interrupt: Callable[[], None] = lambda: None
         self._held_at: dict[Place, float] = {}
+        self._emit_stored = emit_stored
+        self._storage = self._stored_copies(settings)
+
+    def _stored_copies(self, settings: CacheSettings) -> StoredCopies | None:
+        if settings.storage is None:
+            return None
+        interval = StorageInterval(settings.storage_interval_s, tuned=settings.tune_interval, now=time.monotonic())
+        return StoredCopies(settings.storage, settings.node, settings.run, interval, self._files, self._report_stored, self._in_storage, self._is_broken, self._stop)
 
     # --- life --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin. A system that refuses a socket or a thread is told, and the job goes on without copies on other nodes."""
         self._loop = asyncio.get_running_loop()
-        if not self._settings.limit_bytes:
-            return
+        if self._settings.limit_bytes:
+            self._begin("are not copied to another node", self._begin_backup)
+        if self._storage is not None:
+            self._begin("are not stored", partial(self._start_thread, self._storage.run))
+        if self._threads:
+            self._begin("are not copied or stored", partial(self._start_thread, self._watch))
+
+    def _begin(self, what: str, begin: Callable[[], None]) -> None:
         try:
-            self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials)
-            keeper = BackupKeeper(
-                self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self._in_storage,
-                self._credentials, self._settings.limit_bytes, self._stop,
-            )  # fmt: skip
-            self._interrupt = keeper.interrupt
-            for work in (self._watch, keeper.run):
-                thread = threading.Thread(target=work, name="eagle-eye-checkpoint-cache", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            begin()
         except (OSError, RuntimeError) as error:
-            log.warning("checkpoints in memory are not copied to another node: %s", error)
+            log.warning("checkpoints in memory %s: %s", what, error)
+
+    def _begin_backup(self) -> None:
+        self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials)
+        keeper = BackupKeeper(
+            self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self._in_storage,
+            self._credentials, self._settings.limit_bytes, self._stop,
+        )  # fmt: skip
+        self._interrupt = keeper.interrupt
+        self._start_thread(keeper.run)
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="eagle-eye-checkpoint-cache", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     async def close(self) -> None:
         """End the threads; the segments stay for whoever removes them."""
@@ -130,6 +160,8 @@ class CheckpointCache:
         with self._changed:
             self._changed.notify_all()
         self._interrupt()
+        if self._storage is not None:
+            self._storage.interrupt()
         await self._search.close()
         if self._server is not None:
             self._server.close()
@@ -178,8 +210,12 @@ class CheckpointCache:
             kept_by = (neighbour_of(self._settings.node, layout.nodes), layout.epoch) if layout is not None else ("", 0)
             if kept_by != self._kept_by:
                 self._kept_by, self._copies, self._due_since, self._told_late = kept_by, neighbour_changed(self._copies), None, False
-            self._copies = stored(observe(self._copies, seen), self._stored_step)
+            self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
+            if self._storage is not None and layout is not None:
+                self._storage.look(seen, files.name_of, partial(_hold, files), layout, now)
             wanted = due(self._copies, self._settings.every) if kept_by[0] else {}
+            if self._storage is not None:
+                wanted = {place: copy for place, copy in wanted.items() if self._storage.is_free(place)}
             asked = now - self._asked_at < ASKED_S
             names = tuple(name for place, copy in wanted.items() if (name := self._name(files, place, copy.sequence, asked)) is not None)
             if names != self._due:
@@ -255,6 +291,12 @@ class CheckpointCache:
         self._stored_step = max(self._stored_step, step)
         return self._stored_step
 
+    def _is_broken(self, name: CopyName, why: str) -> None:
+        """Found on its way to storage."""
+        with self._changed:
+            self._copies = settled(self._copies, Place(name.file, name.slot), name.sequence, broken=True)
+        self._report(name.file, name.step, f"the copy in slot {name.slot} is broken: {why}")
+
     # --- the neighbours -----------------------------------------------------------------------------------------------
 
     def _predecessor(self, anew: bool) -> Source | None:
@@ -290,6 +332,10 @@ class CheckpointCache:
     def _failed_to_keep(self, failure: BackupFailure) -> None:
         self._report(failure.file, failure.step, failure.failure.reason, failure.failure, failure.needed_bytes, failure.retry_s)
 
+    def _report_stored(self, event: str, text: str, attributes: Mapping[str, str]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._emit_stored, event, text, attributes)
+
     def _report(self, file: str, step: int, reason: str, failure: StorageFailure | None = None, needed: int = 0, retry_s: float = FIRST_S) -> None:
         failure = failure or StorageFailure(str(self._settings.folder / file) if file else "", "", reason, UNKNOWN)
         safe = newest_safe_step(self._copies)
@@ -299,3 +345,9 @@ class CheckpointCache:
         log.warning("%s", text)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell, text, attributes)
+
+
+def _hold(files: CopyFiles, name: CopyName) -> None:
+    """Until its copy is on its way to storage."""
+    if (segment := files.segment(name.file)) is not None:
+        segment.hold(name.slot, name.sequence, GATHER_S)

@@ -39,6 +39,8 @@ class CopyName(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of its tensors."""
     backup: bool = False
     """Kept for another node."""
+    replicated: bool = False
+    """All ranks hold the same."""
 
 
 class _TableHead(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class _TableHead(msgspec.Struct, frozen=True):
     rank: int
     world: int
     finite: bool
+    replicated: bool = False
 
 
 class CopyFiles:
@@ -138,7 +141,7 @@ class CopyFiles:
         self._payload_at[place] = content.payload_at
         return CopyName(
             file=place.file, slot=place.slot, step=content.step, sequence=content.sequence, rank=head.rank, world=head.world,
-            payload=content.payload_bytes, backup=place.file.startswith(f"{self._prefix}backup-"),
+            payload=content.payload_bytes, backup=place.file.startswith(f"{self._prefix}backup-"), replicated=head.replicated,
         )  # fmt: skip
 
     def payload_at(self, place: Place) -> int:

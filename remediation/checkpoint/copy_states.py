@@ -86,9 +86,10 @@ def neighbour_changed(copies: Copies) -> Copies:
     return MappingProxyType({place: copy if copy.state in {CopyState.PENDING, CopyState.BROKEN} else replace(copy, state=CopyState.CACHED) for place, copy in copies.items()})
 
 
-def stored(copies: Copies, step: int) -> Copies:
-    """Storage holds a checkpoint of that step: older copies on another node are safe there, too."""
-    safe = {place: replace(copy, state=CopyState.PERSISTENT) for place, copy in copies.items() if copy.state is CopyState.BACKED_UP and copy.step <= step}
+def stored(copies: Copies, step: int, *, alone: bool = False) -> Copies:
+    """Storage holds a checkpoint of that step: copies on another node that are as old are safe there, too, and all as old where there is no other node (`alone`)."""
+    from_state = {CopyState.BACKED_UP, CopyState.CACHED} if alone else {CopyState.BACKED_UP}
+    safe = {place: replace(copy, state=CopyState.PERSISTENT) for place, copy in copies.items() if copy.state in from_state and 0 <= copy.step <= step}
     return MappingProxyType({**copies, **safe}) if safe else copies
 
 

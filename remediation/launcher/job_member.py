@@ -491,7 +491,7 @@ def loaded_message(worker: str, attributes: Mapping[str, str]) -> str:
     why = f": {attributes['why']}" if attributes["why"] else ""
     if step_of(attributes["step"]) < 0:
         return f"worker {worker} found no usable checkpoint in memory, here or on another node{why}"
-    origin = f"the copy on {attributes['source']}" if attributes["tier"] == "neighbour" else "its own memory"
+    origin = {"neighbour": f"the copy on {attributes['source']}", "storage": "the copy in storage"}.get(attributes["tier"], "its own memory")
     return f"worker {worker} goes on from step {attributes['step']}, of {origin}{why}"
 
 

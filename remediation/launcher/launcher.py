@@ -102,17 +102,19 @@ class Launcher:
         self._restarting: asyncio.Task[None] | None = None
 
     def _checkpoint_cache(self, credentials: Credentials | None) -> CheckpointCache | None:
-        """None where there is no shared memory, or nothing is copied to another node."""
+        """None where there is no shared memory, or its checkpoints go nowhere else: neither to another node nor to storage."""
         settings, segments = self._settings, self._workers.segments
-        if segments is None or not settings.has_backup:
+        share = settings.backup.backup_share if settings.has_backup else 0.0
+        if segments is None or not (share or settings.stored_copies):
             return None
         cache = CheckpointCache(
             CacheSettings(
                 node=settings.node, run=settings.run, host=host_of(settings.address), folder=segments[0], prefix=segments[1], workers=settings.nproc,
-                every=settings.backup.backup_every, limit_bytes=int(settings.backup.backup_share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+                every=settings.backup.backup_every, limit_bytes=int(share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+                storage=settings.stored_copies, storage_interval_s=settings.backup.storage_interval_s, tune_interval=settings.backup.tune_interval,
             ),
             lambda: None if self._votes.record.over else self._votes.record.last, self._participation.copies_at,
-            partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials,
+            partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials, self._event_log.of_job,
         )  # fmt: skip
         self._participation.copies = cache.place
         self._member.fetch, self._member.stored = cache.fetch, cache.stored
@@ -267,11 +269,12 @@ class Launcher:
         return store
 
     def _roll_back(self, step: int) -> None:
-        checkpoint.discard_after(self._settings.checkpoints, step)
+        for directory in self._settings.checkpoint_directories:
+            checkpoint.discard_after(directory, step)
 
     def _check_way_back(self, step: int) -> None:
         """A roll-back to where nothing is kept any more would begin the whole training anew. Raises PermanentError."""
-        kept = [entry.step for entry in checkpoint.entries(self._settings.checkpoints) if entry.finite]
+        kept = [entry.step for directory in self._settings.checkpoint_directories for entry in checkpoint.entries(directory) if entry.finite]
         if step >= 0 and kept and min(kept) > step:
             raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
 

@@ -9,6 +9,7 @@ import msgspec
 
 from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, StreamConfig
 from eagle_eye.errors import ConfigError
+from eagle_eye.training.checkpoint.checkpoint_directory import FROM_MEMORY
 from eagle_eye.training.checkpoint.memory_segment import SLOTS, SLOTS_WITH_BACKUP
 
 from .parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
@@ -75,7 +76,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     stall: StallConfig = StallConfig()
     """When a worker that makes no progress is suspected, and how long it is waited for: the deployment's."""
     backup: CheckpointsConfig = CheckpointsConfig()
-    """Of its checkpoints in memory on other nodes: the deployment's."""
+    """Of its checkpoints in memory, on other nodes and in storage: the deployment's."""
     stream: StreamConfig = StreamConfig()
     """Where its events go: the deployment's."""
     access: AccessConfig = AccessConfig()
@@ -144,8 +145,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def copies_in_memory(self) -> int:
-        """Of each worker's state: the neighbour takes one while the newest stays and the next is written."""
-        return SLOTS_WITH_BACKUP if self.has_backup else SLOTS
+        """Of each worker's state: the neighbour, or storage, takes one while the newest stays and the next is written."""
+        return SLOTS_WITH_BACKUP if self.has_backup or self.stored_copies else SLOTS
 
     @property
     def parallel_sizes(self) -> ParallelSizes:
@@ -160,6 +161,16 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     def checkpoints(self) -> Path:
         """Where the job's checkpoints lie."""
         return self.checkpoint_dir or self.state_dir / "checkpoints" / self.job
+
+    @property
+    def checkpoint_directories(self) -> tuple[Path, Path]:
+        """Of those that the script saves itself, and of those that are stored from memory."""
+        return self.checkpoints, self.checkpoints / FROM_MEMORY
+
+    @property
+    def stored_copies(self) -> Path | None:
+        """Where its checkpoints in memory are stored; None: nowhere, for nobody has named a directory, or wants them stored."""
+        return self.checkpoint_directories[1] if self.checkpoint_dir is not None and self.backup.storage_interval_s else None
 
     @property
     def logs(self) -> Path:

@@ -1,9 +1,11 @@
-"""Checkpoints in memory of a node that is lost: two real launchers, and what one has kept for the other."""
+"""Checkpoints in memory of nodes that are lost: two real launchers, what one has kept for the other, and what both have brought to storage."""
 
 import json
 import sys
 from pathlib import Path
 
+from eagle_eye.config import CheckpointsConfig
+from eagle_eye.training import checkpoint
 from fakes.elastic_processes import TORCH
 from fakes.launchers import LauncherCluster, living, wait_until
 
@@ -70,6 +72,29 @@ def test_the_shard_of_a_lost_node_comes_from_its_neighbour_bit_for_bit(cluster: 
     wait_until("the end", lambda: not living(cluster.run))
     wait_until("the launchers' end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
     assert not list(shared.glob(f"*{cluster.run}*.memory")), "all of it goes with the job"
+
+
+def test_where_both_copies_in_memory_are_lost_the_job_goes_on_from_storage(cluster: LauncherCluster) -> None:
+    (cluster.directory / "train.py").write_text(SCRIPT)
+    kept = cluster.directory / "kept"
+    given = {
+        "nnodes": (2, 2), "nproc": 1, "command": (sys.executable, "train.py"), "preload": TORCH, "checkpoint_dir": kept, "backup": CheckpointsConfig(storage_interval_s=0.3),
+    }  # fmt: skip
+    cluster.both(**given)
+    saved = wait_until("a checkpoint in storage", lambda: cluster.events("checkpoint.saved"))[0]
+    assert (saved.attributes["finite"], Path(saved.attributes["path"]).parent) == ("True", kept / "memory")
+    for launcher in cluster.launchers.values():
+        launcher.kill()
+        launcher.wait()
+    wait_until("the workers' end", lambda: not living(cluster.run))
+    for path in Path("/dev/shm").glob(f"*{cluster.run}*.memory"):
+        path.unlink()
+    newest = [entry.step for entry in checkpoint.entries(kept / "memory") if not entry.missing][-1]
+    cluster.both(**given)
+    found = wait_until("what both have loaded", lambda: len(words := {path.name[-1]: read for path in cluster.directory.glob("start-[2-9]-*") if (read := _read(path))}) == 2 and words)
+    assert {(words["start"], words["whole"]) for words in found.values()} == {(newest, True)}, "each rank has its own back"
+    told = wait_until("the events", lambda: len(events := [event for event in cluster.events("checkpoint.loaded") if event.attributes["tier"] == "storage"]) == 2 and events)
+    assert {event.attributes["step"] for event in told} == {str(newest)}
 
 
 def _read(path: Path) -> dict | None:

@@ -1,4 +1,4 @@
-"""`eagle-eye checkpoint ls | verify | show | copy | prune | convert`."""
+"""`eagle-eye checkpoint ls | verify | show | copy | prune | convert | interval`."""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from eagle_eye.app import checkpoint_files, options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table, print_text
 from eagle_eye.training.checkpoint import KEPT, SavedCheckpoint, checkpoint_directory
 from eagle_eye.training.storage_failure import size_text
+from remediation.planner.decision.checkpoint_interval import advise_interval, overhead
 
 CHECKPOINTS = (
     TableColumn("step"), TableColumn("saved", brief=brief_time, drop=2), TableColumn("size"), TableColumn("shards", drop=1), TableColumn("ranks", drop=1),
@@ -22,7 +23,7 @@ _step = click.option("--step", type=click.IntRange(min=0), default=None, help="O
 _directory = click.argument("directory", required=False, default="")
 
 
-@click.group(short_help="list, verify, show, copy, delete and convert checkpoints")
+@click.group(short_help="list, verify, show, copy, delete and convert checkpoints; how often to save")
 def command() -> None:
     """Look after the checkpoints that `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to; without it
     EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints.
@@ -35,6 +36,7 @@ def command() -> None:
       eagle-eye checkpoint copy /data/gpt /archive/gpt --step 1200
       eagle-eye checkpoint prune /data/gpt --keep 3
       eagle-eye checkpoint convert model.pt /data/gpt --step 1200
+      eagle-eye checkpoint interval --save-s 12 --failures 3 --hours 72
     """
 
 
@@ -43,7 +45,8 @@ def command() -> None:
 @options.as_json
 @options.wide
 def ls(directory: str, json_lines: bool, wide: bool) -> None:
-    """List the checkpoints of DIRECTORY, oldest first. Sizes of files are compared, their content is not: see `verify`.
+    """List the checkpoints of DIRECTORY, oldest first, and those that launchers have stored there from memory (DIRECTORY/memory); last of all the newest
+    that can be loaded. Sizes of files are compared, their content is not: see `verify`.
 
     \b
     Examples:
@@ -51,11 +54,26 @@ def ls(directory: str, json_lines: bool, wide: bool) -> None:
       eagle-eye checkpoint ls --json
     """
     home = checkpoint_files.existing_directory(directory)
-    readable, unreadable = checkpoint_directory.contents(home)
-    if not (readable or unreadable or json_lines):
+    stored = home / checkpoint_directory.FROM_MEMORY
+    found = {place: checkpoint_directory.contents(place) for place in (home, *([stored] if stored.is_dir() else []))}
+    if not (any(map(any, found.values())) or json_lines):
         click.echo(f"no checkpoint in {home}")
         return
-    _print([(entry, entry.missing) for entry in readable], unreadable, "complete", json_lines=json_lines, wide=wide)
+    listed = {place: [(entry, entry.missing) for entry in readable] for place, (readable, _) in found.items()}
+    for place, (readable, unreadable) in found.items():
+        if place == stored and not json_lines:
+            print_text(Console(), f"stored from memory, in {place}:")
+        if json_lines or readable or unreadable:
+            _print(listed[place], unreadable, "complete", json_lines=json_lines, wide=wide)
+    if not json_lines:
+        _print_newest([entry for rows in listed.values() for entry, missing in rows if entry.finite and not missing])
+
+
+def _print_newest(loadable: Sequence[SavedCheckpoint]) -> None:
+    """What a restart would go on from, as far as the sizes of the files tell."""
+    newest = max(loadable, key=lambda entry: entry.step, default=None)
+    told = "none of them can be loaded" if newest is None else f"the newest that can be loaded: step {newest.step}, saved {local_time(newest.manifest.saved)}, in {newest.path.parent}"
+    print_text(Console(), told)
 
 
 @command.command(short_help="read checkpoints and compare every byte with its digest")
@@ -179,6 +197,35 @@ def convert(source: Path, target: Path, to: str | None, step: int | None) -> Non
       eagle-eye checkpoint convert /data/gpt /new/dcp-1200 --to dcp --step 1200
     """
     click.echo(checkpoint_files.convert(source, target, to, step))
+
+
+@command.command(short_help="how often to save, from what a save costs and how often the job fails")
+@click.option("--save-s", type=click.FloatRange(min=0, min_open=True), required=True, help="Seconds by which one save holds training up.")
+@click.option("--failures", type=click.IntRange(min=0), required=True, help="Failures of the whole job ...")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), required=True, help="... in so many hours.")
+@click.option("--restart-s", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Seconds that a restart takes.")
+@click.option("--now-s", type=click.FloatRange(min=0, min_open=True), default=None, help="The interval in use, to compare with.")
+@options.as_json
+def interval(save_s: float, failures: int, hours: float, restart_s: float, now_s: float | None, json_lines: bool) -> None:
+    """Print the interval between two checkpoints at which saves and work that is done again cost least (Young 1974; Daly 2006), and the share of the
+    time that is lost at it. What a running job has measured stands in the log of its launcher and in its event checkpoint.saved.
+
+    \b
+    Examples:
+      eagle-eye checkpoint interval --save-s 12 --failures 3 --hours 72
+      eagle-eye checkpoint interval --save-s 270 --failures 10 --hours 240 --restart-s 600 --now-s 3600
+    """
+    advice = advise_interval(save_s, failures, hours * 3600, restart_s)
+    lost = None if now_s is None else overhead(now_s, save_s, advice.mtbf_s, restart_s)
+    if json_lines:
+        click.echo(json.dumps({
+            "interval_s": advice.interval_s, "young_s": advice.young_s, "mtbf_s": advice.mtbf_s, "loss": advice.overhead, "observed": advice.observed, "loss_now": lost,
+        }))  # fmt: skip
+        return
+    click.echo(f"save every {advice.interval_s:,.0f} s (Daly; Young: {advice.young_s:,.0f} s): {advice.overhead:.2%} of the time is lost to saves, restarts and work done again")
+    click.echo(f"a failure every {advice.mtbf_s / 3600:,.1f} h: {advice.observed}")
+    if lost is not None:
+        click.echo(f"every {now_s:,.0f} s, as now: {lost:.2%}")
 
 
 def _verified(entries: list[SavedCheckpoint]) -> list[checkpoint_files.VerifiedCheckpoint]:

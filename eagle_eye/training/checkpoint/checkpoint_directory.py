@@ -19,6 +19,8 @@ KEPT = 2
 """Newest checkpoints that are kept, besides the newest finite one."""
 LEFT_S = 3600.0
 """Data that no manifest names for so long are nobody's: a save of another process takes less time between its two files."""
+FROM_MEMORY = "memory"
+"""Folder beside the checkpoints that a script saves itself: those that launchers have stored from memory."""
 PART = ".part"
 """Suffix of the manifest of one rank's shard, until all of them are there."""
 _DISCARDED = ".discarded"
@@ -97,8 +99,13 @@ def discard_after(directory: str | os.PathLike[str], step: int) -> list[int]:
     """Rename all checkpoints above `step`, so that no later restart loads them; returns their numbers."""
     aside = [entry for entry in entries(directory) if entry.step > step]
     for entry in aside:
-        entry.path.replace(entry.path.with_name(entry.path.name + _DISCARDED))
+        discard(entry.path)
     return [entry.step for entry in aside]
+
+
+def discard(manifest: Path) -> None:
+    """Rename a checkpoint, so that no later restart loads it. Raises OSError."""
+    manifest.replace(manifest.with_name(manifest.name + _DISCARDED))
 
 
 def manifest_name(step: int) -> str:

@@ -78,7 +78,7 @@ def load_whole(entry: SavedCheckpoint) -> dict[str, Any]:
         if len(stored.pieces) == 1:
             tensors[name] = part
         else:
-            _copy(part, piece.region, tensors.setdefault(name, _empty(stored, part)), whole(stored.shape))
+            copy_region(part, piece.region, tensors.setdefault(name, _empty(stored, part)), whole(stored.shape))
     state: dict[str, Any] = state_tree.unflatten(tensors, rest_of(entry))
     return state
 
@@ -140,7 +140,7 @@ def _fill(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: boo
     with torch.no_grad():
         for name, _, piece, part in found:
             if name in wanted:
-                _copy(part, piece.region, wanted[name].tensor, wanted[name].region)
+                copy_region(part, piece.region, wanted[name].tensor, wanted[name].region)
 
 
 def rest_of(entry: SavedCheckpoint) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _empty(stored: ManifestTensor, like: "Tensor") -> "Tensor":
     return torch.empty(stored.shape, dtype=like.dtype)
 
 
-def _copy(source: "Tensor", held: Region, target: "Tensor", wanted: Region) -> None:
+def copy_region(source: "Tensor", held: Region, target: "Tensor", wanted: Region) -> None:
     """What both regions have in common."""
     common = held.overlap(wanted)
     if common is None:
@@ -219,4 +219,4 @@ def _of_rank(entry: SavedCheckpoint, rank: str) -> Any:
     found: dict[str, Tensor] = {}
     for shard in {piece.shard for name in own for piece in manifest.tensors[name].pieces}:
         found |= {name: part.clone() for name, part in _tensors(manifest, entry.path.parent, shard).items() if name in own}
-    return state_tree.unflatten(found, manifest.ranks[rank])
+    return state_tree.unflatten(found, state_tree.only(manifest.ranks[rank], found))  # what it shared with others is in the state

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from . import storage_restore
 from .fetched_copies import FetchedCopies
 from .memory_layout import Guards, Shard, StateLayout, local_of
 from .memory_report import FailureReport
@@ -158,7 +159,7 @@ class MemoryCheckpoints:
         try:
             assert self._segment is not None
             sums, finite = copy.finish()
-            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, finite, self._shard), sums, layout.payload_bytes)
+            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, finite, self._shard, replicated=self._replicated), sums, layout.payload_bytes)
             self._written(slot, SlotStamp(step, self._sequence + 1), finite)
         except Exception as error:  # noqa: BLE001 - it must not reach the training
             copy.fail(error)
@@ -322,6 +323,8 @@ class MemoryCheckpoints:
         backup = FetchedCopies(self._path, self._shard, limit)
         try:
             found = restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
+            if found is None:
+                found = self._load_stored(template, limit, backup)
         finally:
             backup.close()
         self._leave(found.step if found is not None else limit)
@@ -334,6 +337,15 @@ class MemoryCheckpoints:
         kept = {slot: stamp for slot, stamp in self._whole.items() if stamp.step <= step}
         self._whole = {slot: kept.get(slot, SlotStamp(_LEFT, stamp.sequence)) for slot, stamp in self._whole.items()}
         self.safe_step = max((stamp.step for stamp in kept.values()), default=-1)
+
+    def _load_stored(self, template: dict[str, Any], at_most: int, backup: FetchedCopies) -> LoadedState | None:
+        """What the launchers have stored of the copies that are gone."""
+        home = storage_restore.folder_given()
+        found = storage_restore.restore(template, home, at_most, self._shard, replicated=self._replicated) if home is not None else None
+        if found is None:
+            return None
+        backup.tell(found.step, "storage", "; ".join(found.skipped))
+        return LoadedState(found.state, found.step, found.skipped)
 
     def _end(self) -> None:
         """At the end of the process."""

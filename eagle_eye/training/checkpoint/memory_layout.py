@@ -11,6 +11,7 @@ import torch
 
 from eagle_eye.training import state_tree
 
+from . import distributed_tensor
 from .memory_segment import ROW
 
 _ALIGN = 64
@@ -53,29 +54,37 @@ class StateLayout:
         self._rest_bytes = len(json.dumps(self.rest))  # what JSON cannot hold is the state's fault, and raises here
         self.tensors: list[PlacedTensor] = []
         self.payload_bytes: int = 0
+        self._distributed: dict[str, torch.Tensor] = {}
+        """DTensors: which region of the whole a process holds is asked when the table is written, beside the training."""
         for name, tensor in tensors.items():
             self._place(name, tensor, guards_of)
 
     def _place(self, name: str, tensor: torch.Tensor, guards_of: Callable[[torch.Tensor], Guards]) -> None:
         local = local_of(tensor)
+        shard = shard_of(tensor)
+        if shard:
+            self._distributed[name] = tensor
         if local.layout is not torch.strided or local.is_quantized or local.is_meta:
             raise TypeError(f"a checkpoint in memory cannot hold the tensor {name!r}: it is sparse, quantized or has no data")
         size = int(local.numel() * local.element_size())
         step = ROW if size >= ROW else _ALIGN  # rows of a large tensor are its own: they are summed while they are in the cache
         at = -(-self.payload_bytes // step) * step
-        self.tensors.append(PlacedTensor(name, local, at, size, guards_of(local), shard_of(tensor)))
+        self.tensors.append(PlacedTensor(name, local, at, size, guards_of(local), shard))
         self.payload_bytes = at + size
 
     @property
     def table_bytes(self) -> int:
         """An upper bound."""
-        return self._rest_bytes + 1024 + sum(int(200 + 2 * len(placed.name) + len(placed.shard) + 24 * placed.tensor.dim()) for placed in self.tensors)
+        rows = sum(int(200 + 2 * len(placed.name) + len(placed.shard) + 24 * placed.tensor.dim()) for placed in self.tensors)
+        regions = sum(int(80 + 2 * len(name) + 48 * tensor.dim()) for name, tensor in self._distributed.items())
+        return self._rest_bytes + 1024 + rows + regions
 
-    def table(self, step: int, finite: bool, shard: Shard) -> bytes:
-        """As it is stored."""
+    def table(self, step: int, finite: bool, shard: Shard, *, replicated: bool = False) -> bytes:
+        """As it is stored. `replicated`: all ranks hold the same, so one of them is stored for all."""
         rows = {each.name: [str(each.tensor.dtype), list(each.tensor.shape), each.offset, each.bytes, each.shard] for each in self.tensors}
-        head = {"step": step, "finite": finite, "rank": shard.rank, "world": shard.world, "pid": os.getpid(), "saved": time.time()}
-        return json.dumps({**head, "tensors": rows, "rest": self.rest}).encode()
+        head = {"step": step, "finite": finite, "rank": shard.rank, "world": shard.world, "pid": os.getpid(), "saved": time.time(), "replicated": replicated}
+        regions = {name: _region_of(name, tensor) for name, tensor in self._distributed.items()}
+        return json.dumps({**head, "tensors": rows, "regions": regions, "rest": self.rest}).encode()
 
 
 class StoredTensor(NamedTuple):
@@ -131,6 +140,18 @@ def shard_of(tensor: torch.Tensor) -> str:
         return ""
     mesh = tensor.device_mesh
     return f"{list(tensor.shape)} {tensor.placements} at {mesh.get_coordinate()} of {tuple(mesh.shape)}"
+
+
+def _region_of(name: str, tensor: torch.Tensor) -> list[Any] | None:
+    """Of a DTensor: offsets and shape of what this process holds of it, the whole shape, and whether it is the first of those that hold the same.
+
+    None: summands, or several regions, which storage cannot hold.
+    """
+    try:
+        part = distributed_tensor.local(tensor, first=True, name=name)
+    except TypeError:
+        return None
+    return [list(part.region.offsets), list(part.region.shape), list(part.shape), part.written_here]
 
 
 def all_finite(values: torch.Tensor) -> bool:

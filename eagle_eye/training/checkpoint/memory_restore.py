@@ -15,6 +15,7 @@ import torch
 
 from eagle_eye.training import state_tree
 
+from . import rank_agreement
 from .fetched_copies import FetchedCopies
 from .memory_layout import Shard, StoredTable, StoredTensor, local_of
 from .memory_segment import (
@@ -73,7 +74,7 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: in
         skipped.extend([backup.why] if backup.why and backup.source else ())
 
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "eagle-eye-memory-load") as threads:
-        while (step := _agreed(sorted(copies, reverse=True))) >= 0 or not _all(backup.was_asked):
+        while (step := rank_agreement.agreed_step(sorted(copies, reverse=True), STEPS)) >= 0 or not rank_agreement.on_all(backup.was_asked):
             if step < 0:
                 fetch()
                 continue
@@ -83,7 +84,7 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: in
                 del copies[step]
                 _skip(skipped, f"the copy of step {step} in slot {copy.content.slot} of {copy.segment.path}", why)
                 fetch()
-            if not _all(not why):
+            if not rank_agreement.on_all(not why):
                 continue
             state = state_tree.unflatten(_filled(copy.segment, copy, tensors, threads.map), copy.table.rest)
             _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, copy.segment.path, copy.content.slot)
@@ -165,31 +166,3 @@ def _pieces(target: int, source: int, stored: StoredTensor) -> Sequence[tuple[in
 def _skip(skipped: list[str], what: str, why: str) -> None:
     skipped.append(f"{what}: {why}")
     _log.warning("%s cannot be used, an older one is tried: %s", what, why)
-
-
-def _agreed(steps: Sequence[int]) -> int:
-    """The newest step that all ranks hold; -1 if there is none. A rank that was killed later holds one more than the others."""
-    if not _is_distributed():
-        return max(steps, default=-1)
-    ours = torch.full((STEPS,), -1, dtype=torch.int64)
-    ours[: len(steps)] = torch.tensor(list(steps[:STEPS]), dtype=torch.int64)
-    held = [set(each.tolist()) for each in _gathered(ours)]
-    return max(set.intersection(*held) - {-1}, default=-1)
-
-
-def _all(whole: bool) -> bool:
-    """Whether it is so on all ranks."""
-    return whole if not _is_distributed() else all(bool(each.item()) for each in _gathered(torch.tensor([int(whole)])))
-
-
-def _is_distributed() -> bool:
-    distributed = torch.distributed
-    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
-
-
-def _gathered(ours: torch.Tensor) -> list[torch.Tensor]:
-    if "gloo" not in torch.distributed.get_backend() and torch.cuda.is_available():
-        ours = ours.to("cuda")  # NCCL knows no other memory
-    theirs = [torch.empty_like(ours) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(theirs, ours)
-    return theirs

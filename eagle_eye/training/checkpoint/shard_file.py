@@ -10,10 +10,10 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eagle_eye.regular_file import open_regular
 from eagle_eye.training import atomic_file
@@ -38,11 +38,29 @@ _DTYPES = {f"torch.{torch_name}": name for name, torch_name in _TORCH_NAMES.item
 _ELSEWHERE = "Load an older step, or copy the checkpoint anew from where it is whole"
 
 
+class TensorContent(NamedTuple):
+    """A tensor that is to be written, whoever has it."""
+
+    name: str
+    dtype: str
+    """As safetensors calls it, one of ELEMENT_BITS."""
+    shape: tuple[int, ...]
+    size: int
+    """In bytes."""
+    chunks: Callable[[], Iterator[bytes | memoryview]]
+    """Its content, in order, in pieces of CHUNK_BYTES at the most."""
+
+
 def dtype_of(tensor: "Tensor", name: str) -> str:
     """As safetensors calls it. Raises TypeError for one that it has no word for."""
-    found = _DTYPES.get(str(tensor.dtype))
+    return dtype_named(str(tensor.dtype), name)
+
+
+def dtype_named(torch_name: str, name: str) -> str:
+    """As safetensors calls what torch calls so, such as torch.float32, of the tensor `name`. Raises TypeError for one that it has no word for."""
+    found = _DTYPES.get(torch_name)
     if found is None:
-        raise TypeError(f"a checkpoint cannot hold {tensor.dtype} at {name!r}: convert it to one of {', '.join(sorted(_DTYPES))}")
+        raise TypeError(f"a checkpoint cannot hold {torch_name} at {name!r}: convert it to one of {', '.join(sorted(_DTYPES))}")
     return found
 
 
@@ -56,6 +74,11 @@ def torch_dtype(name: str) -> "torch.dtype":
 
 def write(path: Path, tensors: Mapping[str, "Tensor"]) -> tuple[int, int]:
     """Write contiguous tensors of this process's memory; returns bytes and CRC-32. Raises OSError, and then leaves nothing behind."""
+    return write_tensors(path, [_content_of(name, tensor) for name, tensor in tensors.items()])
+
+
+def write_tensors(path: Path, tensors: Sequence[TensorContent]) -> tuple[int, int]:
+    """As `write`, of tensors that need not be torch's."""
     checksum = size = 0
 
     def summed() -> Iterator[bytes | memoryview]:
@@ -68,19 +91,28 @@ def write(path: Path, tensors: Mapping[str, "Tensor"]) -> tuple[int, int]:
     return size, checksum
 
 
-def _chunks(tensors: Mapping[str, "Tensor"]) -> Iterator[bytes | memoryview]:
+def _content_of(name: str, tensor: "Tensor") -> TensorContent:
+    size = tensor.numel() * tensor.element_size()
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        view = tensor_bytes.view(tensor)
+        yield from (view[begin : begin + CHUNK_BYTES] for begin in range(0, len(view), CHUNK_BYTES))
+
+    return TensorContent(name, dtype_of(tensor, name), tuple(tensor.shape), size, chunks)
+
+
+def _chunks(tensors: Sequence[TensorContent]) -> Iterator[bytes | memoryview]:
     # widest elements first, as safetensors does: every tensor begins at a multiple of its element's size
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    ordered = sorted(tensors, key=lambda each: (-ELEMENT_BITS[each.dtype], each.name))
     header, end = {}, 0
-    for name in ordered:
-        begin, end = end, end + tensors[name].numel() * tensors[name].element_size()
-        header[name] = {"dtype": dtype_of(tensors[name], name), "shape": list(tensors[name].shape), "data_offsets": [begin, end]}
+    for each in ordered:
+        begin, end = end, end + each.size
+        header[each.name] = {"dtype": each.dtype, "shape": list(each.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
-    for name in ordered:
-        view = tensor_bytes.view(tensors[name])
-        yield from (view[begin : begin + CHUNK_BYTES] for begin in range(0, len(view), CHUNK_BYTES))
+    for each in ordered:
+        yield from each.chunks()
 
 
 def verify(folder: Path, shard: ShardFile, advance: Callable[[int], None] = lambda _: None) -> None:

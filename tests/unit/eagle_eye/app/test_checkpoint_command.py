@@ -68,6 +68,30 @@ def test_ls_lists_them_and_what_is_cut_off(home: Path, monkeypatch: pytest.Monke
     assert [(line.get("step"), line.get("ranks"), bool(line["damage"])) for line in lines] == [(10, 1, False), (20, 1, True), (30, 2, False), (None, None, True)]
 
 
+def test_ls_lists_what_was_stored_from_memory_and_says_which_is_the_newest_that_can_be_loaded(home: Path) -> None:
+    assert "the newest that can be loaded: step 30, saved" in typed("ls", home).output
+    checkpoint.save({"w": torch.ones(4)}, 50, home / "memory")
+    checkpoint.save({"w": torch.full((4,), torch.nan)}, 60, home / "memory")
+    checkpoint.save({"w": torch.ones(4)}, 70, home / "memory")
+    os.truncate(shard_of(home / "memory", 70), 9)
+    shown = typed("ls", home).output
+    assert f"stored from memory, in {home / 'memory'}:" in shown
+    assert "can be loaded: step 50, saved" in shown
+    assert shown.rstrip().endswith(f"in {home / 'memory'}")
+    assert [json.loads(line)["step"] for line in typed("ls", home, "--json").stdout.splitlines()] == [10, 20, 30, 50, 60, 70]
+
+
+def test_interval_is_that_of_the_formula() -> None:
+    """Daly (2006), with a dump of five minutes and a failure a day: 116.7 minutes."""
+    shown = typed("interval", "--save-s", 300, "--failures", 2, "--hours", 48, "--now-s", 36000).output
+    assert "save every 7,001 s (Daly; Young: 7,200 s): 8.34% of the time is lost" in shown
+    assert "a failure every 24.0 h: 2 failures in 48.0 h" in shown
+    assert "every 36,000 s, as now: 21.67%" in shown
+    told = json.loads(typed("interval", "--save-s", 300, "--failures", 2, "--hours", 48, "--json").stdout)
+    assert (round(told["interval_s"]), told["mtbf_s"], told["loss_now"]) == (7001, 86400.0, None)
+    assert typed("interval", "--save-s", 0, "--failures", 2, "--hours", 48).exit_code == 2
+
+
 def test_where_there_is_no_directory_or_nothing_in_it_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EAGLE_EYE_CHECKPOINT_DIR", raising=False)
     monkeypatch.chdir(tmp_path)

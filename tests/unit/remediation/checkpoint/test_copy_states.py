@@ -48,6 +48,10 @@ def test_a_copy_from_its_writing_to_storage() -> None:
     assert stored(copies, 6)[A].state is CopyState.BACKED_UP
     copies = stored(copies, 7)
     assert copies[A].state is CopyState.PERSISTENT
+    cached = observe({}, [Seen(A, 7, 1), Seen(B, -1, -1)])
+    assert stored(cached, 7)[A].state is CopyState.CACHED, "the neighbour has not got it yet"
+    alone = stored(cached, 7, alone=True)
+    assert [alone[place].state for place in (A, B)] == [CopyState.PERSISTENT, CopyState.PENDING], "a job of one node"
     copies = observe(copies, [Seen(A, 7, 1), Seen(B, 8, 2)])
     assert (copies[A].state, list(due(copies, 1))) == (CopyState.PERSISTENT, [B]), "what is known of a slot that was not written stays"
     assert observe(copies, [Seen(A, 9, 3), Seen(B, 8, 2)])[A].state is CopyState.CACHED, "written anew"

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from psutil import net_if_addrs
 
+from eagle_eye.config import CheckpointsConfig
 from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.rpc.command_fence import CommandFence
@@ -75,6 +76,15 @@ def test_two_jobs_have_two_folders_of_checkpoints(tmp_path: Path) -> None:
     folders = [settings(tmp_path, job=job).checkpoints for job in jobs]
     assert len(set(folders)) == len(jobs)
     assert not any(folder in other.parents for folder in folders for other in folders)
+
+
+def test_checkpoints_in_memory_are_stored_where_a_directory_is_named_for_them(tmp_path: Path) -> None:
+    given, never = settings(tmp_path, checkpoint_dir=tmp_path / "gpt"), CheckpointsConfig(storage_interval_s=0)
+    assert given.stored_copies == tmp_path / "gpt" / "memory"
+    assert settings(tmp_path).stored_copies is None, "the state directory is not filled with them"
+    assert settings(tmp_path, checkpoint_dir=tmp_path / "gpt", backup=never).stored_copies is None
+    assert [each.copies_in_memory for each in (given, settings(tmp_path))] == [3, 2], "a slot more, which is taken while another is written"
+    assert given.checkpoint_directories == (tmp_path / "gpt", tmp_path / "gpt" / "memory"), "a roll-back counts both"
 
 
 def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:

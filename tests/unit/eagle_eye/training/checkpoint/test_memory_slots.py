@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import torch
 
-from eagle_eye.training.checkpoint import memory_restore, state_copy
+from eagle_eye.training.checkpoint import memory_restore, rank_agreement, state_copy
 from eagle_eye.training.checkpoint.memory_checkpoints import COPIES_VARIABLE
 from eagle_eye.training.checkpoint.memory_segment import SegmentFile, SlotStamp, slot_to_write
 
@@ -171,4 +171,4 @@ def test_a_rank_that_has_steps_of_its_own_and_from_another_node_tells_them_all(m
         gathered[1].fill_(4)
 
     monkeypatch.setattr(torch.distributed, "all_gather", all_gather)
-    assert memory_restore._agreed([8, 7, 6, 4, 3]) == 4
+    assert rank_agreement.agreed_step([8, 7, 6, 4, 3], memory_restore.STEPS) == 4

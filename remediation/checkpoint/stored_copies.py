@@ -1,0 +1,158 @@
+"""Which copies of this node go to storage, and what the job is told of it.
+
+Called by the thread that watches the copies (`look`), under its lock; a thread of its own brings them there (StorageReconciler). A slot is held only
+until its copy is taken out of it.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from eagle_eye.training.save_retry import LONGEST_S, room_text
+from eagle_eye.training.storage_failure import size_text
+from eagle_eye.types import Layout
+
+from .copy_files import CopyFiles, CopyName
+from .copy_states import Place, Seen
+from .storage_interval import StorageInterval
+from .storage_reconciler import StorageReconciler, StorageRefusal, StoredStep, WantedStep
+
+log = logging.getLogger(__name__)
+
+EmitStored = Callable[[str, str, Mapping[str, str]], object]
+"""(event, message, attributes): checkpoint.saved or checkpoint.failed."""
+GATHER_S = 15.0
+"""The copies of all workers of this node are whole within so long of the first one, or the step is left out."""
+
+
+class _Gathered(NamedTuple):
+    """Copies of one step, held, until those of all workers of this node are there."""
+
+    step: int
+    since: float
+    copies: dict[str, CopyName]
+    """By file."""
+
+
+class StoredCopies:
+    """Of one launcher."""
+
+    def __init__(
+        self, home: Path, node: str, run: str, interval: StorageInterval, files: Callable[[], CopyFiles], emit: EmitStored,
+        stored: Callable[[int], object], broken: Callable[[CopyName, str], None], stop: threading.Event,
+    ) -> None:  # fmt: skip
+        """`emit` is called in any thread; `stored`: with a step that is whole in storage; `broken`: with a copy that does not fit its sums."""
+        self._home, self._node, self._run, self._emit, self._stored, self._broken = home, node, run, emit, stored, broken
+        self.interval = interval
+        self._reconciler = StorageReconciler(home, files, self._was_stored, self._was_refused, self._was_taken, stop)
+        self.run, self.interrupt = self._reconciler.run, self._reconciler.interrupt
+        self._gathered: _Gathered | None = None
+        self._seen: dict[str, int] = {}
+        """File → sequence of the newest copy that was seen."""
+        self._epoch = 0
+        self._holding: dict[str, int] = {}
+        """File → slot that is to stay as it is."""
+        self._safe_step = -1
+
+    def is_free(self, place: Place) -> bool:
+        """Another slot of its file is not held for storage: held is one of a file."""
+        return self._holding.get(place.file, place.slot) == place.slot
+
+    def look(self, seen: Iterable[Seen], name_of: Callable[[Place], CopyName | None], hold: Callable[[CopyName], None], layout: Layout, now: float) -> None:
+        """The slots of this node's workers are like this now. `name_of`: the whole copy in a slot; `hold`: it stays as it is for GATHER_S."""
+        self._reconciler.tell_silence()
+        whole = [each for each in seen if each.sequence >= 0]
+        if layout.epoch != self._epoch:
+            self._epoch, self._gathered = layout.epoch, None
+            self.interval.epoch_began(layout)
+            if layout.resume_step >= 0:
+                self._reconciler.roll_back(layout.epoch, layout.resume_step)
+            for each in whole:  # of an earlier epoch
+                self._seen[each.place.file] = max(each.sequence, self._seen.get(each.place.file, -1))
+            return
+        for each in sorted(whole, key=lambda each: each.step):
+            if each.sequence > self._seen.get(each.place.file, -1):
+                self._seen[each.place.file] = each.sequence
+                self._new(each, name_of, hold, now)
+        self._want(layout, now)
+
+    def _new(self, seen: Seen, name_of: Callable[[Place], CopyName | None], hold: Callable[[CopyName], None], now: float) -> None:
+        busy = self._reconciler.is_busy
+        if self.interval.step_seen(seen.step, now, busy=busy) and not busy:
+            self._gathered = _Gathered(seen.step, now, {})
+            self._holding.clear()
+        if self._gathered is None or self._gathered.step != seen.step:
+            return
+        name = name_of(seen.place)
+        if name is not None and name.sequence == seen.sequence and (name.rank == 0 or not name.replicated):  # of what all ranks have alike one is stored
+            hold(name)
+            self._gathered.copies[name.file] = name
+            self._holding[name.file] = name.slot
+
+    def _want(self, layout: Layout, now: float) -> None:
+        gathered = self._gathered
+        if gathered is None:
+            return
+        here = {place.rank: place.worker for place in layout.placements if place.node == self._node}
+        expected = {0} if any(name.replicated for name in gathered.copies.values()) else set(here)
+        copies = tuple(sorted(gathered.copies.values(), key=lambda each: each.rank))
+        if copies and {copy.rank for copy in copies} == expected:
+            self._gathered = None
+            self._reconciler.want(WantedStep(gathered.step, layout.epoch, self._run, copies, tuple(here.get(copy.rank, "") for copy in copies), now))
+        elif now - gathered.since > GATHER_S:  # it is left out
+            self._gathered = None
+            self._holding.clear()
+
+    # --- in the reconciler's thread ----------------------------------------------------------------------------------
+
+    def _was_taken(self, wanted: WantedStep, broken: CopyName | None, why: str) -> None:
+        for name in wanted.copies:
+            self._holding.pop(name.file, None)
+        if broken is not None:
+            self._broken(broken, why)
+
+    def _was_stored(self, found: StoredStep) -> None:
+        self.interval.stored(found.seconds)
+        self._safe_step = found.step
+        self._stored(found.step)
+        if not found.worker:
+            return
+        attributes = {"step": str(found.step), "path": os.fspath(found.path), "finite": "True", "worker": found.worker, "seconds": f"{found.seconds:.4g}"} | self.advice()
+        text = f"checkpoint of step {found.step}, from memory, in {found.seconds:.3g} s"
+        log.info("%s: %s%s", text, found.path, self.advice_text())
+        self._emit("checkpoint.saved", text, attributes)
+
+    def _was_refused(self, refusal: StorageRefusal) -> None:
+        failure, safe = refusal.failure, f"that of step {self._safe_step} is safe there" if self._safe_step >= 0 else "none is there yet"
+        log.error(
+            "the checkpoint of step %d is not stored in %s: %s; it needs %s, %s; %s, training goes on, and it is tried again",
+            refusal.step, failure.path, failure.reason, size_text(refusal.needed_bytes), room_text(failure), safe,
+        )  # fmt: skip
+        attributes = {
+            "step": refusal.step, "path": failure.path, "errno": failure.errno, "reason": failure.reason, "free_bytes": failure.free_bytes, "needed_bytes": refusal.needed_bytes,
+            "attempt": refusal.attempt, "retry_s": min(refusal.retry_s, LONGEST_S), "worker": refusal.worker, "safe_step": self._safe_step,
+        }  # fmt: skip
+        text = f"the checkpoint of step {refusal.step} in memory could not be stored in {failure.path}: {failure.reason}"
+        self._emit("checkpoint.failed", text, {name: str(value) for name, value in attributes.items()})
+
+    # --- the interval -------------------------------------------------------------------------------------------------
+
+    def advice(self) -> dict[str, str]:
+        """Attributes: the interval in use and the best one, with what is lost at it."""
+        cost, advice = self.interval.cost(), self.interval.advice(time.monotonic())
+        used = {"interval_s": f"{self.interval.every * self.interval.step_s:.4g}", "interval_steps": str(self.interval.every)}
+        if cost is None or advice is None:
+            return used
+        return used | {"cost_s": f"{cost.cost_s:.4g}", "mtbf_s": f"{advice.mtbf_s:.4g}", "advised_s": f"{advice.interval_s:.4g}", "advised_loss": f"{advice.overhead:.3g}", "observed": advice.observed}
+
+    def advice_text(self) -> str:
+        """The same for the log."""
+        cost, advice = self.interval.cost(), self.interval.advice(time.monotonic())
+        if cost is None or advice is None:
+            return ""
+        how = f"it held training up by {cost.cost_s:.3g} s" if cost.measured else f"counted as if training stood still for its {cost.cost_s:.3g} s, until enough steps were seen"
+        return f"; {how}; best every {advice.interval_s:.3g} s, which costs {advice.overhead:.2%} of the time ({advice.observed})"
