@@ -8,8 +8,8 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ import msgspec
 from eagle_eye.errors import WireError
 from eagle_eye.regular_file import read_owned
 
+from .collective_calls import MOST_DIMENSIONS, Call, CallCollector, CallRing, GroupKey
 from .plain_pickle import plain_content
 from .repeated_entries import without_repetition
 
 LARGEST = 256 << 20
 """Bytes of a dump; one with stacks of a ring of 20,000 has 60 MB."""
 MOST_GROUPS = 4096
-MOST_DIMENSIONS = 64
-"""Of a tensor, in torch; the product of a torn file's million numbers would take hours."""
 _RANK = re.compile(r"(\d{1,7})\Z")
 
 
@@ -79,43 +78,52 @@ class FlightDump:
     """Of each group, of those that are over and of those that are not: the first in the ring, and the one with the highest number. The others say nothing more about who waits."""
     recorded: int = 0
     """Entries that could be read, those too that `collectives` leaves out."""
+    rings: Mapping[GroupKey, CallRing] = field(default_factory=dict)
+    """What it passed to all collectives in the ring, by group."""
+    calls: Mapping[int, Call] = field(default_factory=dict)
+    """Those that `rings` names."""
+    taken_ns: int = 0
+    """When its file was written; 0: unknown."""
 
 
 def read_dump(path: Path) -> FlightDump:
     """A file: pickle or JSON; its rank is the number at the end of its name. Raises WireError, which names file and reason."""
     try:
         data, _ = read_owned(path, LARGEST)
+        written_ns = path.stat().st_mtime_ns
     except OSError as error:
         raise WireError(f"{path}: {error.strerror or error}") from error
     rank = _RANK.search(path.stem if path.suffix in (".json", ".pkl", ".pickle") else path.name)
     try:
-        content, cut = _content(data)
-        return dump_of(content, int(rank[1]) if rank else -1, cut)
+        content, cut, numbers = _content(data)
+        return replace(dump_of(content, int(rank[1]) if rank else -1, cut, numbers), taken_ns=written_ns)
     except WireError as error:
         raise WireError(f"{path}: {error}") from error
 
 
-def dump_of(record: object, rank: int = -1, cut: int = 0) -> FlightDump:
-    """From what a pickle or JSON holds, without `cut` entries that were read before. Raises WireError for what is no dump; entries that cannot be read are left out."""
+def dump_of(record: object, rank: int = -1, cut: int = 0, numbers: Sequence[list[int]] = ()) -> FlightDump:
+    """From what a pickle or JSON holds, without `cut` entries with these `numbers` (`repeated_entries.ShortRing`). Raises WireError for what is no dump; entries that cannot be read are left out."""
     if not isinstance(record, Mapping) or not isinstance(record.get("entries", []), list):
         raise WireError("no dump of a flight recorder: it has no list `entries`")
     groups = dict(filter(None, (_group(name, value) for name, value in list(_mapping(record.get("pg_config")).items())[:MOST_GROUPS])))
     progress = dict(filter(None, (_progress(name, value) for name, value in list(_mapping(record.get("pg_status")).items())[:MOST_GROUPS])))
-    collectives, recorded = _first_and_newest(record.get("entries", []))
-    return FlightDump(rank, _text(record.get("version")), groups, progress, collectives, recorded + cut)
+    collector = CallCollector()
+    collectives, recorded = _first_and_newest(record.get("entries", []), collector)
+    _add_repeated(collector, record.get("entries", []), numbers)
+    return FlightDump(rank, _text(record.get("version")), groups, progress, collectives, recorded + cut, collector.rings(), collector.calls)
 
 
-def _content(data: bytes) -> tuple[object, int]:
-    """What the file holds, and how many entries of the ring were left out of it, since they say nothing more."""
+def _content(data: bytes) -> tuple[object, int, tuple[list[int], ...]]:
+    """What the file holds, how many entries of the ring were left out of it, and the numbers of their collectives."""
     if data[:1] == b"{":
-        return _json_content(data), 0
-    shorter, cut = without_repetition(data)
-    if cut:
+        return _json_content(data), 0, ()
+    shorter = without_repetition(data)
+    if shorter.cut:
         try:
-            return plain_content(shorter), cut
+            return plain_content(shorter.pickle), shorter.cut, shorter.numbers
         except WireError:  # the places that it names are those of the whole
             pass
-    return plain_content(data), 0
+    return plain_content(data), 0, ()
 
 
 def _json_content(data: bytes) -> object:
@@ -169,7 +177,17 @@ _Class = tuple[str, bool, bool]
 """Group, over, peer to peer: of entries."""
 
 
-def _first_and_newest(entries: Iterable[object]) -> tuple[tuple[Collective, ...], int]:
+def _add_repeated(collector: CallCollector, entries: Iterable[object], numbers: Sequence[list[int]]) -> None:
+    """What the entries passed that were left out; nothing of a file that has lists of its own among its entries."""
+    lists = [each for each in entries if isinstance(each, list)]
+    if len(lists) != len(numbers):
+        return
+    for (group, operation, *passed), alike in zip(lists, numbers, strict=True):
+        name = group[0] if isinstance(group, (list, tuple)) else group
+        collector.add(dict(zip(passed[::2], passed[1::2], strict=False)), _text(name), _text(operation), numbers=alike)
+
+
+def _first_and_newest(entries: Iterable[Any], collector: CallCollector) -> tuple[tuple[Collective, ...], int]:
     """Of each class, in the order of the ring; and how many entries could be read."""
     read = 0
     newest: dict[_Class, tuple[int, int, Any]] = {}
@@ -180,6 +198,7 @@ def _first_and_newest(entries: Iterable[object]) -> tuple[tuple[Collective, ...]
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             continue
         read += 1
+        collector.add(entry, group, _text(entry["profiling_name"]), peer_to_peer=peer_to_peer)
         known = newest.get((group, over, peer_to_peer))
         if known is None:
             kept[place] = entry

@@ -1,15 +1,24 @@
-"""Who did not come to a collective, from the dumps of a job's ranks (torch's flight recorder).
+"""Who did not come to a collective, or called another one, from the dumps of a job's ranks (torch's flight recorder).
 
 The ranks of a process group count its collectives alike, and each enqueues them in the same order. So of the ranks of a group those
 are behind that have enqueued the fewest; whoever is behind in a group kept the others of it waiting, unless it waits itself
 in another group for somebody who is further behind. Followed to its end, that names those who wait for nobody.
+Who calls a collective otherwise than its group (differing_calls.py) keeps those waiting that are in it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .collective_calls import COALESCED
+from .differing_calls import ORDER, CallGroup, CallMismatch, CallSide, differing_calls, differing_groups
 from .flight_dump import Collective, FlightDump
+from .wait_origins import Waits, deepest, origins
+
+APART_NS = 5_000_000_000
+"""Who called a collective so long after another one's dump was taken proves nothing against that one; clocks of nodes differ by less."""
+_MESSAGE = re.compile(r"(?:send (\d{1,7})->|recv \d{1,7}<-)(\d{1,7})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,7 @@ class Wait:
     number: int
     waiting: tuple[int, ...]
     missing: tuple[int, ...]
+    """() = all have come, and it does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,10 @@ class MissingRanks:
     waits: tuple[Wait, ...]
     without_dump: tuple[int, ...]
     """Ranks that groups name and that left no dump: they may be gone, or hold the interpreter's lock."""
+    mismatches: tuple[CallMismatch, ...] = ()
+    """Who called a collective otherwise than the others of its group. It is among `ranks` where somebody waits in that group for it."""
+    victims: int = 0
+    """Ranks that are in something which does not end, and are none of `ranks`."""
 
 
 class _Ring(NamedTuple):
@@ -43,82 +57,139 @@ class _Ring(NamedTuple):
     oldest_pending: Collective | None = None
 
 
-_Rings = Mapping[int, Mapping[str, _Ring]]
-"""Rank → group."""
+class _Group(NamedTuple):
+    """Ranks that call collectives together. Of one name are several groups where a group was split."""
+
+    name: str
+    description: str
+    size: int
+    """Ranks without a dump among them."""
+    rings: Mapping[int, _Ring]
+    """By rank, of those with a dump."""
 
 
 def missing_ranks(dumps: Iterable[FlightDump]) -> MissingRanks:
     """Needs the dumps of as many ranks as there are; each rank once, the last one counts."""
     by_rank = {dump.rank: dump for dump in dumps if dump.rank >= 0}
-    rings = {rank: _rings(dump) for rank, dump in by_rank.items()}
-    waits = tuple(sorted(_waits(by_rank, rings), key=lambda wait: (wait.group, wait.number)))
-    waiting_for: dict[int, set[int]] = {}
-    for wait in waits:
-        for rank in wait.waiting:
-            waiting_for.setdefault(rank, set()).update(wait.missing)
-    blamed = {rank for missing in waiting_for.values() for rank in missing}
-    known = {rank for dump in by_rank.values() for group in dump.groups.values() for rank in group.ranks}
-    silent = known - by_rank.keys()
-    ranks = {rank for rank in blamed if rank not in waiting_for} or _deepest(waits) or _silent_of_groups_that_wait(by_rank, rings, silent)
-    return MissingRanks(tuple(sorted(ranks)), waits, tuple(sorted(silent)))
+    groups = _groups(by_rank)
+    mismatches = [*differing_groups(by_rank), *_mismatches(by_rank, groups)]
+    differing = {rank for found in mismatches for rank in found.ranks}
+    apart = {found.group for found in mismatches}
+    waits = [wait for group in groups for wait in _waits(by_rank, group) if wait.missing or wait.group not in apart]
+    waits.sort(key=lambda wait: (wait.group, wait.number, wait.waiting))
+    silent = {rank for dump in by_rank.values() for group in dump.groups.values() for rank in group.ranks} - by_rank.keys()
+    graph = Waits.of((wait.waiting, wait.missing) for wait in waits)
+    stuck = set[int]()
+    for found, ranks in _pending_in(groups, mismatches):
+        graph.add(ranks - set(found.ranks), found.ranks)
+        stuck |= ranks
+    standing = {rank for wait in waits if not wait.missing for rank in wait.waiting}
+    ranks = origins(graph, (standing | stuck) - differing, _messages(by_rank))
+    if not ranks and graph.waiting_for and not stuck and not standing:
+        ranks = deepest(graph)
+        mismatches += [_in_a_circle(waits, ranks)]
+    if not ranks and not graph.waiting_for and not stuck and not standing:
+        ranks = _silent_of_groups_that_wait(groups, by_rank, silent)
+    pending = {rank for rank, dump in by_rank.items() if any(not entry.over for entry in dump.collectives)}
+    return MissingRanks(tuple(sorted(ranks)), tuple(waits), tuple(sorted(silent)), tuple(mismatches), len(pending - ranks) if ranks or waits or stuck else 0)
 
 
-def _waits(by_rank: Mapping[int, FlightDump], rings: _Rings) -> Iterator[Wait]:
-    """Of each group with a rank that waits in a collective which another one has not entered."""
-    for name, members in _members(by_rank, rings).items():
-        reached = {rank: rings[rank].get(name, _Ring()).newest for rank in members}
-        pending = {rank: oldest for rank in members if (oldest := rings[rank].get(name, _Ring()).oldest_pending) is not None}
-        for number in sorted({entry.number for entry in pending.values()}):
-            waiting = tuple(sorted(rank for rank, entry in pending.items() if entry.number == number))
-            missing = tuple(sorted(rank for rank in members if reached[rank] < number))
-            if missing:
-                yield Wait(name, _description(by_rank, name), pending[waiting[0]].operation, number, waiting, missing)
-
-
-def _members(by_rank: Mapping[int, FlightDump], rings: _Rings) -> dict[str, list[int]]:
-    """Group → ranks with a dump that belong to it: by its configuration, else by who used it."""
-    members: dict[str, list[int]] = {}
+def _groups(by_rank: Mapping[int, FlightDump]) -> list[_Group]:
+    """By their configuration, else by who used them."""
+    found: dict[tuple[str, tuple[int, ...]], dict[int, _Ring]] = {}
+    descriptions: dict[str, str] = {}
     for rank, dump in by_rank.items():
-        for name in {*dump.groups, *rings[rank]}:
+        rings = _rings(dump)
+        for name in {*dump.groups, *rings}:
             group = dump.groups.get(name)
             if group is None or not group.ranks or rank in group.ranks:
-                members.setdefault(name, []).append(rank)
-    return members
+                found.setdefault((name, group.ranks if group else ()), {})[rank] = rings.get(name, _Ring())
+                descriptions.setdefault(name, group.description if group else "")
+    return [_Group(name, descriptions[name], len(ranks) or len(rings), rings) for (name, ranks), rings in found.items()]
 
 
 def _rings(dump: FlightDump) -> dict[str, _Ring]:
     """Group → what the rank has of it, of each group that it used."""
     rings: dict[str, _Ring] = {}
+    messages = {entry.group for entry in dump.collectives if entry.peer_to_peer}
     for entry in dump.collectives:
         ring = rings.setdefault(entry.group, _Ring())
-        if not entry.peer_to_peer:
+        if not (entry.peer_to_peer or (entry.operation == COALESCED and entry.group in messages)):
             rings[entry.group] = _Ring(max(ring.newest, entry.number), ring.oldest_pending or (None if entry.over else entry))
     return rings
 
 
-def _description(by_rank: Mapping[int, FlightDump], name: str) -> str:
-    return next((dump.groups[name].description for dump in by_rank.values() if name in dump.groups), "")
+def _waits(by_rank: Mapping[int, FlightDump], group: _Group) -> Iterator[Wait]:
+    """Of a group with a rank that waits in a collective which another one has not entered, or that all have entered."""
+    pending = {rank: ring.oldest_pending for rank, ring in group.rings.items() if ring.oldest_pending is not None}
+    for number in sorted({entry.number for entry in pending.values()}):
+        waiting = tuple(sorted(rank for rank, entry in pending.items() if entry.number == number))
+        first = pending[waiting[0]]
+        called = min((pending[rank].created_ns for rank in waiting), default=0)
+        missing = tuple(sorted(rank for rank, ring in group.rings.items() if ring.newest < number and not _taken_before(by_rank[rank], called)))
+        wait = Wait(group.name, group.description, first.operation, number, waiting, missing)
+        if missing or (len(waiting) == group.size > 1 and all(_stands_there(by_rank[rank], wait) for rank in waiting)):
+            yield wait
 
 
-def _deepest(waits: Iterable[Wait]) -> set[int]:
-    """Where everybody waits for somebody, those that most ranks wait for."""
-    counts: dict[int, int] = {}
-    for wait in waits:
-        for rank in wait.missing:
-            counts[rank] = counts.get(rank, 0) + len(wait.waiting)
-    most = max(counts.values(), default=0)
-    return {rank for rank, count in counts.items() if count == most}
+def _taken_before(dump: FlightDump, called_ns: int) -> bool:
+    """It was taken before the collective was called: that its rank is not in it proves nothing."""
+    return 0 < dump.taken_ns < called_ns - APART_NS
 
 
-def _silent_of_groups_that_wait(by_rank: Mapping[int, FlightDump], rings: _Rings, silent: set[int]) -> set[int]:
+def _stands_there(dump: FlightDump, wait: Wait) -> bool:
+    """What the rank waits in first is that collective."""
+    oldest = next((entry for entry in dump.collectives if not entry.over), None)
+    return oldest is not None and (oldest.group, oldest.number, oldest.peer_to_peer) == (wait.group, wait.number, False)
+
+
+def _mismatches(by_rank: Mapping[int, FlightDump], groups: Iterable[_Group]) -> Iterator[CallMismatch]:
+    calls = {number: call for dump in by_rank.values() for number, call in dump.calls.items()}
+    for group in groups:
+        for backend in sorted({key[1] for rank in group.rings for key in by_rank[rank].rings if key[0] == group.name}):
+            rings = {rank: ring for rank in group.rings if (ring := by_rank[rank].rings.get((group.name, backend))) is not None}
+            yield from differing_calls(CallGroup(group.name, group.description, group.size, rings), calls)
+
+
+def _pending_in(groups: Iterable[_Group], mismatches: Iterable[CallMismatch]) -> Iterator[tuple[CallMismatch, set[int]]]:
+    """Each mismatch that does not end, and the ranks that are in it, or in a later collective of that group."""
+    for found in mismatches:
+        called = {rank for side in found.sides for rank in side.ranks}
+        for group in groups:
+            if group.name == found.group and called & group.rings.keys():
+                ranks = {rank for rank, ring in group.rings.items() if ring.oldest_pending is not None and ring.oldest_pending.number >= found.number}
+                if ranks:
+                    yield found, ranks
+
+
+def _messages(by_rank: Mapping[int, FlightDump]) -> dict[int, int]:
+    """Rank → with whom it exchanges a message, of those that wait in one before all else."""
+    found: dict[int, int] = {}
+    for rank, dump in by_rank.items():
+        oldest = next((entry for entry in dump.collectives if not entry.over), None)
+        told = _MESSAGE.match(oldest.operation) if oldest is not None and oldest.peer_to_peer else None
+        if oldest is not None and told is not None:
+            members: Sequence[int] = dump.groups[oldest.group].ranks if oldest.group in dump.groups else ()
+            place = int(told[2])
+            peer = members[place] if place < len(members) else place
+            if not _comes(by_rank.get(peer), oldest, rank):
+                found[rank] = peer
+    return found
+
+
+def _comes(peer: FlightDump | None, message: Collective, rank: int) -> bool:
+    """Whether the other one waits in a message of that group, too."""
+    return peer is not None and rank != peer.rank and any(entry.peer_to_peer and not entry.over and entry.group == message.group for entry in peer.collectives)
+
+
+def _in_a_circle(waits: Sequence[Wait], ranks: set[int]) -> CallMismatch:
+    """All wait for one another: they called the collectives of different groups in another order."""
+    sides = tuple(CallSide(wait.waiting, f"{wait.operation} {wait.number} of {wait.group} {wait.description}".rstrip()) for wait in waits if wait.missing)
+    first = next(wait for wait in waits if wait.missing)
+    return CallMismatch(ORDER, first.group, first.description, first.number, tuple(sorted(ranks)), sides)
+
+
+def _silent_of_groups_that_wait(groups: Iterable[_Group], by_rank: Mapping[int, FlightDump], silent: set[int]) -> set[int]:
     """Who left no dump, and belongs to a group that waits."""
-    if not silent:
-        return set()
-    return {
-        rank
-        for waiting, dump in by_rank.items()
-        for name, group in dump.groups.items()
-        if rings[waiting].get(name, _Ring()).oldest_pending is not None
-        for rank in group.ranks
-        if rank in silent
-    }
+    waiting = {(group.name, rank) for group in groups for rank, ring in group.rings.items() if ring.oldest_pending is not None}
+    return {rank for name, of in waiting for group in [by_rank[of].groups.get(name)] if group is not None for rank in group.ranks if rank in silent}

@@ -1,4 +1,4 @@
-"""Real dumps of torch's flight recorder, of a real job in which one rank does not come."""
+"""Real dumps of torch's flight recorder, of a real job in which one rank passes another type, and then another one does not come."""
 
 import json
 import pickle
@@ -15,8 +15,8 @@ import torch, torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 rank, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 dist.init_process_group("gloo", rank=rank, world_size=3)
-for _ in range(3):
-    dist.all_reduce(torch.ones(4))
+for number in range(3):
+    dist.all_reduce(torch.ones(4, dtype=torch.int32 if (rank, number) == (2, 2) else torch.float32))  # gloo adds up its bytes
 def recorded(): return [(each["collective_seq_id"], each["retired"]) for each in pickle.loads(c10d._dump_fr_trace(True, False, False))["entries"]]
 pending = []
 if rank != 1:
@@ -52,4 +52,5 @@ def test_the_rank_that_did_not_come_is_named_from_the_dumps_of_a_real_job(tmp_pa
     found = json.loads(shown.stdout)
     assert found["ranks"] == [1]
     assert [(wait["operation"], wait["number"], wait["waiting"], wait["missing"]) for wait in found["waits"]] == [("all_reduce", 4, [0, 2], [1])]
-    assert "The others wait for rank 1." in subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert [(each["kind"], each["number"], each["ranks"]) for each in found["mismatches"]] == [("type", 3, [2])]
+    assert "The others wait for rank 1. 2 others wait because of that." in subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -1,4 +1,4 @@
-"""`eagle-eye collectives`: who did not come to a collective, from dumps of torch's flight recorder; how long they took, from logs of NCCL Inspector."""
+"""`eagle-eye collectives`: who did not come to a collective or called another one, from dumps of torch's flight recorder; how long they took, from logs of NCCL Inspector."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from eagle_eye.activity.differing_calls import GROUP, ORDER, CallMismatch
 from eagle_eye.activity.dump_reader import read_dumps
 from eagle_eye.activity.flight_dump import FlightDump
 from eagle_eye.activity.inspector_log import InspectorSummary, OperationSummary, is_inspector_log
@@ -21,15 +22,18 @@ MOST_OPERATIONS = 40
 """Rows of the table; --json has all."""
 
 
-@click.command(short_help="name the ranks that did not come to a collective, from dumps of torch's flight recorder; durations from NCCL Inspector")
+@click.command(short_help="name the ranks that did not come to a collective or called another one, from dumps of torch's flight recorder; durations from NCCL Inspector")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @options.as_json
 @options.wide
 def command(paths: tuple[Path, ...], json_lines: bool, wide: bool) -> None:
-    """Read the dumps of a job's ranks (files, or folders of them) and say which ranks the others wait for.
+    """Read the dumps of a job's ranks (files, or folders of them) and say which ranks the others wait for, and which called a collective otherwise.
 
     torch writes a dump at a time-out where TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_DUMP_TEMP_FILE=PREFIX are set: PREFIX0, PREFIX1, ... on the
-    nodes of the ranks. Collect them in one folder first. Nothing in a dump is executed. Exits with 1 where there are dumps and nobody is found.
+    nodes of the ranks. Collect them in one folder first. Nothing in a dump is executed. Exits with 1 where there are dumps and nothing is found.
+
+    What the ranks of a group passed to the same collective has to agree in operation, size, type and order. More than half of the group decides who
+    differs; without such a majority nobody is named. Such a difference is a fault of the program, not of a machine.
 
     Logs of NCCL Inspector (NCCL 2.28 and later, HOST-pidPID.log) in the folder are added up: bytes, duration and bus bandwidth of each operation of each
     communicator, and the rank that the others wait for.
@@ -53,7 +57,7 @@ def command(paths: tuple[Path, ...], json_lines: bool, wide: bool) -> None:
             _show_operations(operations, wide=wide)
     if measured.unreadable:
         click.echo(f"left out: {measured.unreadable} of {measured.lines} lines of NCCL Inspector: torn, or of another version", err=True)
-    if dumps and not found.ranks:
+    if dumps and not (found.ranks or found.mismatches):
         raise SystemExit(1)
 
 
@@ -93,6 +97,8 @@ def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> No
             TableColumn("waits in", prose=True), TableColumn("group", drop=1, prose=True), TableColumn("who waits", prose=True), TableColumn("for", prose=True),
         )  # fmt: skip
         print_table(console, columns, (_row(wait) for wait in found.waits), wide=wide)
+    for mismatch in found.mismatches:
+        print_text(console, _difference(mismatch))
     print_text(console, f"{len(dumps)} dump{'s' if len(dumps) != 1 else ''}, {sum(dump.recorded for dump in dumps)} collectives.")
 
 
@@ -116,14 +122,38 @@ def _measured_row(each: OperationSummary) -> tuple[str, ...]:
 
 def _verdict(found: MissingRanks) -> str:
     if not found.ranks:
-        return "No rank waits for another one in these dumps: nobody is missing."
+        return _verdict_on_nobody(found)
+    victims = f" {found.victims} other{'s' if found.victims != 1 else ''} wait{'s' if found.victims == 1 else ''} because of that." if found.victims else ""
+    differing = {rank for mismatch in found.mismatches for rank in mismatch.ranks}
     if set(found.ranks) <= set(found.without_dump):
         return f"All ranks with a dump wait at the same place for {_ranks(found.ranks)}, of which there is no dump."
-    return f"The others wait for {_ranks(found.ranks)}."
+    if set(found.ranks) <= differing:
+        return f"{_ranks(found.ranks).capitalize()} called a collective otherwise than the others of the group: look at the program.{victims}"
+    return f"The others wait for {_ranks(found.ranks)}.{victims}"
+
+
+def _verdict_on_nobody(found: MissingRanks) -> str:
+    if found.mismatches:
+        return "Ranks of a group called a collective differently: look at the program, no machine is at fault."
+    whole = next((wait for wait in found.waits if not wait.missing), None)
+    if whole is not None:
+        return f"All of group {whole.group} {whole.description}".rstrip() + f" have come to {whole.operation} {whole.number}, and it does not end: look at their links and GPUs. Nobody is named."
+    return "No rank waits for another one in these dumps: nobody is missing."
+
+
+def _difference(found: CallMismatch) -> str:
+    """In words, with both sides."""
+    where = f"group {found.group} {found.description}".rstrip()
+    what = {GROUP: f"{where} is not the same group everywhere", ORDER: f"Another order of collectives from {found.number} of {where} on"}.get(
+        found.kind, f"Another {found.kind} in collective {found.number} of {where}"
+    )
+    sides = "; ".join(f"{_ranks(side.ranks)}: {side.call}" for side in found.sides)
+    who = f" {_ranks(found.ranks).capitalize()} differ{'s' if len(found.ranks) == 1 else ''} from more than half of the group." if found.ranks else " No side has more than half of the group."
+    return f"{what[0].upper()}{what[1:]}: {sides}.{who}"
 
 
 def _row(wait: Wait) -> tuple[str, ...]:
-    return f"{wait.operation} {wait.number}", f"{wait.group} {wait.description}".rstrip(), _ranks(wait.waiting), _ranks(wait.missing)
+    return f"{wait.operation} {wait.number}", f"{wait.group} {wait.description}".rstrip(), _ranks(wait.waiting), _ranks(wait.missing) if wait.missing else "nobody: all have come"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -183,6 +183,12 @@ def test_groups_without_a_configuration_belong_to_those_who_used_them() -> None:
     assert missing_ranks(dumps(waiting, missing)).ranks == (1,)
 
 
+def test_lists_among_the_entries_of_a_file_are_not_taken_for_what_was_left_out_of_it() -> None:
+    found = dump_of({"entries": [entry(1), [["0"], "nccl:broadcast", "input_sizes", [[9]]]]}, 0)
+    assert [list(ring.keys) for ring in found.rings.values()] == [[1 << 32 | number for number in found.calls]]
+    assert [str(each) for each in found.calls.values()] == ["all_reduce of 12 BFloat16"]
+
+
 def test_a_send_that_nobody_took_is_no_collective() -> None:
     sender = record(entry(1), entry(29, operation="nccl:send 0->1", over=False, is_p2p=True))
     assert missing_ranks(dumps(sender, record(entry(1)), record(entry(1)))).ranks == ()
