@@ -110,9 +110,19 @@ class ReportReader:
     def _chosen(self, lines: Sequence[str]) -> Iterator[tuple[int, str]]:
         """With their numbers from 1."""
         late = max(0, len(lines) - self._most_lines)
-        earlier = ((number, line) for number, line in enumerate(lines[:late], 1) if next(self._job.hits(line.encode()), None) is not None)
-        yield from islice(earlier, MOST_EARLIER)
+        yield from islice(self._with_known_text(lines[:late]), MOST_EARLIER)
         yield from enumerate(lines[late:], late + 1)
+
+    def _with_known_text(self, lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Those that hold a hint of the table of jobs: found in one search over all."""
+        data = "\n".join(lines).encode(errors="replace")
+        number, at, last = 1, 0, 0
+        for hit in self._job.hits(data):
+            number += data.count(b"\n", at, hit)
+            at = hit
+            if number != last:
+                last = number
+                yield number, lines[number - 1]
 
     def _training_values(self, line: str) -> dict[str, float]:
         """What a line of training holds; none where it is another line."""

@@ -23,6 +23,8 @@ from eagle_eye.app.evaluation.labelled_files import objects_of
 from eagle_eye.app.evaluation.log_chain import LogChain
 from eagle_eye.app.report_reader import ReportReader
 
+PENDING = "Timeout at NCCL work: {seq}, last enqueued NCCL work: {enq}, last completed NCCL work: {done}."
+"""As torch's watchdog tells it (ProcessGroupNCCL.cpp)."""
 CONFIRMED = ("maintainer", "reporter_confirmed")
 HARDWARE = frozenset({"gpu_fallen_off_bus", "gpu_ecc_uncorrectable", "nvlink_error"})
 _PROGRAM = (NOTHING, ADVISE, RESTART)
@@ -65,6 +67,7 @@ def figures(folder: Path) -> Iterator[Figure]:
 
 
 def _report(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Its lines, and each of its facts as a line of its own, which a person reads in the same way."""
+    """Its lines, and each of its facts as a line of its own, which a person reads in the same way; the numbers of collectives as torch words them."""
     facts = row["facts"] or {}
-    return (*map(str, row["rendered_log"] or ()), *(f"{name}: {fact}" for name, fact in facts.items()))
+    pending = [PENDING.format(**facts)] if {"seq", "enq", "done"} <= facts.keys() else []
+    return (*map(str, row["rendered_log"] or ()), *pending, *(f"{name}: {fact}" for name, fact in facts.items()))
