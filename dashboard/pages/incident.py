@@ -117,6 +117,9 @@ def _beside(story: IncidentDetails, view: ViewTime, who: Viewer) -> None:
     if story.histories:
         st.html(html.section("History", "earlier incidents and evictions of the accused, of all jobs"))
         st.html(html.joined(*(html.tagged("p", formatting.capital(sentence)) for sentence in story.histories)))
+    if story.changes:
+        st.html(html.section("Changed before", "software, configuration and start of the job in the 7 days before; whether one of them is the cause is not judged"))
+        st.html(html.joined(*(html.tagged("p", formatting.capital(sentence)) for sentence in story.changes)))
     repairs = [line for line in story.plans if line.plan.action not in ASIDE]
     if repairs:
         st.html(html.section("Plans", "what was said, and what came of it"))

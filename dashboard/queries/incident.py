@@ -10,6 +10,7 @@ from dashboard.errors import NothingFound
 from dashboard.sources import SPAN_S, Sources
 from eagle_eye.errors import UNREADABLE
 from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecord
+from eagle_eye.ledger.changes_before import changes_before
 from eagle_eye.ledger.entity_history import entity_histories, history_text
 from eagle_eye.types import Evidence, Finding, Incident, IncidentNote, Kind, Outcome, Plan, Progress, Rival, Silence
 
@@ -106,6 +107,8 @@ class IncidentDetails:
     """The job of the incident has ended."""
     histories: tuple[str, ...]
     """Of the accused: earlier incidents of all jobs, and repairs, a sentence each."""
+    changes: tuple[str, ...]
+    """What changed in the days before: of its job, and of the accused nodes or of all of its job's, a sentence each."""
     similar: tuple[IncidentRow, ...]
     """Earlier and later ones of the same cause, those of the same culprit or job first."""
     nodes: tuple[str, ...]
@@ -144,7 +147,7 @@ def _story(sources: Sources, name: str) -> IncidentDetails:
         stacks=tuple(_stacks(plans)), notes=ledger.notes(incident.id),
         silences=tuple(each for each in ledger.silences(at=now) if each.covers(incident.job, nodes, incident.cause)),
         bill_gpu_hours=later.bill(incident), cost_text=sources.config.cost.text(later.bill(incident)), superseded_by=later.superseded_by(record), work=work_of(work(ledger), incident.job), job_over=bool(incident.job) and incident.job not in ledger.jobs(),
-        histories=tuple(history_text(history, record) for history in entity_histories(ledger, record)), similar=tuple(_similar(ledger, record)), nodes=nodes,
+        histories=tuple(history_text(history, record) for history in entity_histories(ledger, record)), changes=changes_before(ledger, record), similar=tuple(_similar(ledger, record)), nodes=nodes,
     )  # fmt: skip
 
 

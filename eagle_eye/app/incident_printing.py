@@ -19,6 +19,7 @@ from eagle_eye.app.printing import (
 )
 from eagle_eye.config import CostConfig
 from eagle_eye.errors import UNREADABLE, LedgerError
+from eagle_eye.ledger.changes_before import changes_before
 from eagle_eye.ledger.entity_history import entity_histories, history_text
 from eagle_eye.ledger.records import IncidentRecord, TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
@@ -73,7 +74,7 @@ def _row(record: IncidentRecord) -> tuple[str, ...]:
 
 
 def print_incident(console: Console, ledger: "Ledger", name: str, *, cost: CostConfig, json_lines: bool, stacks: bool, wide: bool) -> None:
-    """One incident: cause, culprit, evidence, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
+    """One incident: cause, culprit, evidence, history, changes before it, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
     kept = _find(ledger, name)
     if stacks:
         _print_stacks(console, ledger, kept.incident.id, wide=wide)
@@ -91,14 +92,9 @@ def print_incident(console: Console, ledger: "Ledger", name: str, *, cost: CostC
     _heading(console, "evidence")
     for line in incident.evidence:
         print_text(console, line.text, indent=2)
-    if histories := entity_histories(ledger, kept):
-        _heading(console, "history")
-        for history in histories:
-            print_text(console, history_text(history, kept), indent=2)
-    if incident.rivals:
-        _heading(console, "rival causes")
-        for rival in incident.rivals:
-            print_text(console, f"{rival.cause}: {rival.apart}", indent=2)
+    _print_sentences(console, "history", [history_text(history, kept) for history in entity_histories(ledger, kept)])
+    _print_sentences(console, "changed before", changes_before(ledger, kept))
+    _print_sentences(console, "rival causes", [f"{rival.cause}: {rival.apart}" for rival in incident.rivals])
     _heading(console, "timeline")
     columns = (TableColumn("after"), TableColumn("what"), TableColumn("", prose=True))
     print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _entry_text(moment, wide=wide)) for moment in ledger.timeline(incident.id)), wide=wide)
@@ -119,6 +115,14 @@ def _cost_text(incident: Incident, cost: CostConfig) -> str:
 def _heading(console: Console, text: str) -> None:
     console.print()
     console.print(f"[bold]{text}[/]")
+
+
+def _print_sentences(console: Console, heading: str, sentences: Sequence[str]) -> None:
+    """Under a heading; nothing where there are none."""
+    if sentences:
+        _heading(console, heading)
+    for sentence in sentences:
+        print_text(console, sentence, indent=2)
 
 
 def _later(ledger: "Ledger", began: float, ended: float) -> str:

@@ -64,6 +64,13 @@ class EpochTable(Database):
             return {row.job: msgspec.json.decode(row.body, type=JobRecord) for row in rows}
 
     @patient
+    def job_record(self, job: str) -> JobRecord | None:
+        """One of them."""
+        with self._reading() as connection:
+            body = connection.execute(select(jobs.c.body).where(jobs.c.job == job)).scalar()
+            return msgspec.json.decode(body, type=JobRecord) if body is not None else None
+
+    @patient
     def forget_job(self, job: str) -> None:
         """The run is over: the next leader need not look for it. Its granted epochs stay."""
         with self._writing() as connection:

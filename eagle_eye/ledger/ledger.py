@@ -1,6 +1,7 @@
 """`Ledger`: all tables together."""
 
 from .alert_outbox import AlertTable, Outbox
+from .change_table import ChangeTable
 from .cordon_table import CordonTable
 from .epoch_table import EpochTable
 from .finding_table import FindingTable
@@ -13,7 +14,7 @@ from .retention import Retention
 from .timeline import Timeline
 
 
-class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, PlanningTable):
+class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, PlanningTable, ChangeTable):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `fence_writes` was called and another leader

@@ -1,4 +1,4 @@
-"""What is old goes: ended incidents with everything about them, findings that are over, notices, notifications."""
+"""What is old goes: ended incidents with everything about them, findings that are over, notices, notifications, changes of nodes and jobs."""
 
 from typing import Any
 
@@ -66,6 +66,7 @@ def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[
         (alerts, alerts.c.id, alerts.c.over.is_not(None) & (alerts.c.over < before)),
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
         (notices, notices.c.number, notices.c.time < before),
+        (tables.changes, tables.changes.c.id, tables.changes.c.time < before),
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
         (approvals, approvals.c.number, approvals.c.expires < before),
         (approval_links, approval_links.c.hash, approval_links.c.expires < before),

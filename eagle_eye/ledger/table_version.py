@@ -1,4 +1,4 @@
 """The version of the ledger's tables, known without loading them."""
 
-VERSION = "0005"
+VERSION = "0006"
 """The revision of migrations/ that tables.py is."""

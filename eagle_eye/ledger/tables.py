@@ -264,3 +264,16 @@ precomputed_plans = Table(
     Column("made", Double, nullable=False),
     Column("body", Text, nullable=False),
 )
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("entity", String(400), nullable=False),
+    Column("job", String(400), nullable=False),
+    Column("time", Double, nullable=False),
+    Column("body", Text, nullable=False),
+    Index(None, "entity", "time"),
+    Index(None, "job", "time"),
+    Index(None, "time"),
+)

@@ -39,7 +39,7 @@ class JobSnapshot(Noun, frozen=True, kw_only=True):
     """Time of the oldest of the nodes' newest batches; 0 if a node has sent none. Ticks only."""
     steps: tuple[SnapshotStep, ...] = ()
     events: tuple[Event, ...] = ()
-    """Events that the leader acts on: SNAPSHOT_EVENTS."""
+    """Events that the leader acts on or writes down: SNAPSHOT_EVENTS."""
     layout: Layout | None = None
     """The layout if it changed since the last snapshot of this owner; None: unchanged."""
     entities: dict[str, Number] = {}
@@ -56,5 +56,6 @@ LATE_S = 3.0
 
 SNAPSHOT_EVENTS = frozenset({
     "epoch.started", "restart.delayed", "budget.exhausted", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done",
+    "node.changed", "job.changed",
 })  # fmt: skip
 """Names of the events that a snapshot carries; other events reach the leader as evidence of findings."""

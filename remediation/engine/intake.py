@@ -1,6 +1,6 @@
 """What the leader reads: incidents, findings and snapshots of all partitions, each once, in order, also over a change of leaders.
 
-    snapshots, incidents, findings ─► ledger (findings) ─► engine (incidents, which it writes down; snapshots) ─► committed offset
+    snapshots, incidents, findings ─► ledger (findings, changes) ─► engine (incidents, which it writes down; snapshots) ─► committed offset
 
 What was read but not committed when a leader died is read again by the next one; an incident or finding is known by its
 revision, a snapshot by (generation, number). Snapshots of the ten minutes before are read once more at the beginning: they
@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from eagle_eye.changes import ObservedChange, change_told
 from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import UNREADABLE, StreamError
@@ -51,6 +52,7 @@ PAUSE_S = 0.005
 _INCIDENT = msgspec.json.Decoder(Incident).decode
 _FINDING = msgspec.json.Decoder(Finding).decode
 _Noun = TypeVar("_Noun", Incident, Finding, JobSnapshot)
+_Saved = TypeVar("_Saved", Finding, ObservedChange)
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +68,7 @@ class FindingLedger(Protocol):
     """The ledger's part."""
 
     def save_findings(self, findings: Sequence[Finding]) -> None: ...
+    def save_changes(self, told: Sequence[ObservedChange]) -> None: ...
     def incident_record(self, incident: str) -> IncidentRecord | None: ...
 
 
@@ -199,19 +202,24 @@ class Intake:
         return read
 
     def _hand_over(self, read: dict[str, list[Message]]) -> None:
-        findings = list(self._decoded(read[FINDINGS], _FINDING))
+        self._save(self._ledger.save_findings, [(message, [finding]) for message, finding in self._decoded(read[FINDINGS], _FINDING)])
+        for message, incident in self._decoded(read[INCIDENTS], _INCIDENT):
+            self._each(message, partial(self._receive_incident, incident))
+        snapshots = list(self._decoded(read[JOB_SNAPSHOTS], decode_snapshot))
+        self._save(self._ledger.save_changes, [(message, changes) for message, snapshot in snapshots if (changes := _changes_in(snapshot))])
+        for message, snapshot in snapshots:
+            self._each(message, partial(self._receive_snapshot, snapshot))
+
+    def _save(self, save: Callable[[Sequence[_Saved]], None], found: Sequence[tuple[Message, Sequence[_Saved]]]) -> None:
+        """What several records hold, in one transaction."""
         try:
-            if findings:
-                self._ledger.save_findings([finding for _, finding in findings])
+            if found:
+                save([each for _, part in found for each in part])
         except Exception as error:  # boundary: one by one, so that only the bad one is kept aside
             if ends_term(error):
                 raise
-            for message, finding in findings:
-                self._each(message, partial(self._ledger.save_findings, [finding]))
-        for message, incident in self._decoded(read[INCIDENTS], _INCIDENT):
-            self._each(message, partial(self._receive_incident, incident))
-        for message, snapshot in self._decoded(read[JOB_SNAPSHOTS], decode_snapshot):
-            self._each(message, partial(self._receive_snapshot, snapshot))
+            for message, part in found:
+                self._each(message, partial(save, part))
 
     def _receive_incident(self, incident: Incident) -> None:
         if self._is_news(incident):
@@ -281,3 +289,9 @@ class Intake:
         if not self._away:
             _log.warning("the stream is away: nothing new is decided meanwhile: %s", reason)
         self._away = True
+
+
+def _changes_in(snapshot: JobSnapshot) -> list[ObservedChange]:
+    """Of nodes and of the job, as far as those speak who may."""
+    found = (change_told(event) for event in snapshot.events if event.job == snapshot.job)
+    return [change for change in found if change is not None]

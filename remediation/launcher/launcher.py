@@ -39,12 +39,14 @@ from remediation.launcher.worker.zygote_client import ZygoteLink
 from .background_loop import BackgroundLoop
 from .control_network import Client, ControlNetwork
 from .event_log import EventLog, Write
+from .job_changes import JobChanges
 from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_loss_witness import LauncherLossWitness, marks_of
 from .launcher_settings import LauncherSettings
 from .participation import Participation
 from .retransmission import host_of
+from .start_facts import start_facts
 from .training_command import parse_training_command
 from .vote_log import VoteLog
 
@@ -74,6 +76,10 @@ class Launcher:
         self._votes = VoteLog(settings.state_dir, settings.job, settings.node)
         self._fence = CommandFence(settings.state_dir / "votes" / settings.job / settings.node)
         self._event_log = EventLog(settings.job, settings.node, self._incarnation, clock, write)
+        self._job_changes = JobChanges(
+            settings.last_start, settings.node, self._votes, self._event_log,
+            lambda: start_facts(settings, self._command, self._cwd, environment, clock.now()), clock,
+        )  # fmt: skip
         self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid(), settings.checkpoints)
         self._workers = Workers(settings, self._command, environment, self._worker_ended)
         self._workers.check_paths()
@@ -141,6 +147,7 @@ class Launcher:
         watches = {
             "the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch,
             "the job file": self._job_file.keep, "the socket of workers": self._inbox.keep, "the socket of elastic workers": self._elastic.sessions.keep,
+            "the comparison with the run before": self._job_changes.tell,
         }  # fmt: skip
         loops = watches | self._participation.loops
         return [BackgroundLoop(name, begin, self._tell_loop, self._clock).run() for name, begin in loops.items()]

@@ -178,6 +178,11 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.state_dir / "logs" / self.run / self.node
 
     @property
+    def last_start(self) -> Path:
+        """What the newest run of the job that this node coordinated was started with."""
+        return self.state_dir / "starts" / f"{self.job.rpartition('/')[0]}.json"
+
+    @property
     def inbox(self) -> Path:
         """The unix socket to which the workers talk."""
         return self.run_dir / f"{self.run}-launcher.sock"

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
+from eagle_eye.changes import ObservedChange
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import AlertRecord, JobOwner, LeaseHolder, Ledger, Throughput
+from eagle_eye.ledger.change_table import KEPT_OF_ONE
 from eagle_eye.ledger.incident_states import EDGES
-from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Plan, Refuse
+from eagle_eye.types import Allow, Approval, Entity, Finding, IncidentState, Kind, Notice, Outcome, Plan, Refuse
 from fakes.sample_values import JOB, a_finding, a_layout, a_plan, a_step, an_incident
 
 # --- what was seen -------------------------------------------------------------------------------------------------
@@ -293,6 +295,30 @@ def test_what_is_said_and_its_letters_are_kept_together(ledger: Ledger) -> None:
     assert ledger.alert("i9") is None
 
 
+# --- what changed ----------------------------------------------------------------------------------------------------
+
+
+def a_change(node: str = "node-a", seen: float = 100.0, job: str = JOB) -> ObservedChange:
+    return ObservedChange(entity=Entity(kind=Kind.NODE, name=node), job=job, what="kernel", before="6.1", after="6.8", known=seen - 10.0, seen=seen)
+
+
+def test_a_change_is_kept_once_however_many_jobs_are_told(ledger: Ledger, reopened: Ledger) -> None:
+    ledger.save_changes([a_change(), a_change(), a_change("node-b", 90.0)])
+    ledger.save_changes([a_change(job="tenant/other/run9"), a_change(seen=200.0)])
+    assert reopened.changes(["node-a", "node-b"], 0.0, 150.0) == (a_change(), a_change("node-b", 90.0))
+    assert reopened.changes(["node-c"], 0.0, 150.0, job=JOB) == (a_change(), a_change("node-b", 90.0))
+    assert reopened.changes(["node-a"], 150.0, 250.0) == (a_change(seen=200.0),)
+    assert reopened.changes([], 0.0, 250.0) == ()
+
+
+def test_what_changes_each_second_fills_nothing(ledger: Ledger) -> None:
+    ledger.save_changes([a_change("node-b", 50.0), *(a_change(seen=float(second)) for second in range(100, 100 + KEPT_OF_ONE))])
+    ledger.save_changes([a_change(seen=1000.0), a_change(seen=1001.0)])
+    kept = [change.seen for change in ledger.changes(["node-a"], 0.0, 2000.0)]
+    assert (len(kept), kept[0], kept[-1]) == (KEPT_OF_ONE, 1001.0, 102.0)
+    assert len(ledger.changes(["node-b"], 0.0, 2000.0)) == 1
+
+
 # --- what is old ---------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +331,7 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
             ledger.move_incident(name, IncidentState.CLOSED, time)
     ledger.save_findings([a_finding(id="over", time=100.0, active=False), a_finding(id="lasting", time=100.0)])
     ledger.save_notice(Notice(name="old", time=100.0, message=""))
+    ledger.save_changes([a_change(), a_change(seen=600.0)])
     sent, waiting = ledger.enqueue("webhook", "sent", 100.0), ledger.enqueue("webhook", "waits", 100.0)
     ledger.delivered(sent, 100.0)
     for name, over in (("old", 100.0), ("open", None), ("storm-1", 100.0)):
@@ -317,6 +344,7 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     assert ledger.progress("plan-old") == () != ledger.progress("plan-open")
     assert [finding.id for finding in ledger.findings()] == ["lasting"]
     assert ledger.notices() == ()
+    assert ledger.changes(["node-a"], 0.0, 1000.0) == (a_change(seen=600.0),)
     assert [notification.id for notification in ledger.due_notifications(1000.0)] == [waiting]
     assert ledger.delete_ended(500.0) == 0
 

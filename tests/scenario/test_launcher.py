@@ -450,3 +450,19 @@ def test_a_server_whose_answers_cannot_be_read_ends_no_job(cluster: LauncherClus
     cluster.launch(1, leader=leader.address)
     wait_until("both again", lambda: cluster.layouts()[-1].epoch > 2 and set(cluster.layouts()[-1].nodes) == {"n0", "n1"})
     assert cluster.launchers[0].poll() is None
+
+
+def test_a_run_that_is_started_with_another_script_than_the_last_one_says_so(cluster: LauncherCluster) -> None:
+    kept = cluster.settings(0).last_start
+    for changed in (False, True):
+        if changed:
+            script = cluster.directory / "train.py"
+            script.write_text(f"{script.read_text()}\n# another one\n")
+        cluster.launch(0, nnodes=(1, 1), job=f"test/loop/{cluster.run}{'b' if changed else ''}")
+        wait_until("what it was started with", lambda run="b" if changed else "": kept.exists() and f'"{cluster.run}{run}"' in kept.read_text())
+        if not changed:
+            cluster.launchers[0].send_signal(signal.SIGTERM)
+            assert cluster.launchers[0].wait(DEADLINE_S) == 130
+            assert not cluster.events("job.changed")
+    told = cluster.event("job.changed")
+    assert (told.attributes["what"], told.job) == ("file train.py", f"test/loop/{cluster.run}b")

@@ -23,12 +23,13 @@ from dashboard.queries.incident import EvidenceRow, IncidentDetails, story
 from dashboard.sources import VARIABLE, Sources
 from dashboard.viewer import PERSON, TOKEN, Viewer
 from eagle_eye.access import Person, Role
+from eagle_eye.changes import ObservedChange
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, CostConfig
 from eagle_eye.errors import AccessDenied, ControlError
 from eagle_eye.ledger import Ledger, TimelineEntry
 from eagle_eye.rpc.control_messages import Decision
-from eagle_eye.types import Allow, Evidence, Hold, IncidentNote, IncidentState, Outcome, Rival, Target
+from eagle_eye.types import Allow, Entity, Evidence, Hold, IncidentNote, IncidentState, Kind, Outcome, Rival, Target
 from fakes.dashboard_page import seek_components_once
 from fakes.sample_values import a_finding, a_plan, a_step, an_incident
 
@@ -101,6 +102,11 @@ def test_what_the_accused_did_before_is_said(kept, known):
     kept.save_incident(an_incident(id="incident-0", since=50.0, time=50.0), IncidentState.OPEN)
     [sentence] = told(known).histories
     assert "2nd incident in 30 days" in sentence
+
+
+def test_what_changed_before_is_said(kept, known):
+    kept.save_changes([ObservedChange(entity=Entity(kind=Kind.NODE, name="node-a"), job=PLAN.id, what="kernel", before="6.1", after="6.8", known=30.0, seen=40.0)])
+    assert told(known).changes == ("node-a: kernel 6.1 → 6.8, 1m before",)
 
 
 def test_a_price_of_a_gpu_hour_makes_the_cost_an_amount(kept, ledger_path):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from eagle_eye.changes import ObservedChange
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import (
     Culprit,
@@ -93,6 +94,15 @@ def test_an_incident_shows_what_it_costs_in_money_and_what_the_accused_did_befor
     assert "cost so far 400.0000 GPU-hours (1,000.00 EUR)" in shown
     assert "2nd incident in 30 days, the last one 1d before; so far 1 gpu memory error" in shown
     assert "EUR" not in cli("incidents", "4f1c", "--state-dir", "state").output
+
+
+def test_an_incident_shows_what_changed_before(cli: Cli, ledger: Ledger) -> None:
+    ledger.save_incident(*incident("4f1c9a02"))
+    assert "changed before" not in cli("incidents", "4f1c", "--state-dir", "state").output
+    node = Entity(kind=Kind.NODE, name="node-a")
+    ledger.save_changes([ObservedChange(entity=node, job=JOB, what="nvidia driver", before="535.1", after="", known=30.0, seen=40.0)])
+    shown = cli("incidents", "4f1c", "--state-dir", "state").output
+    assert "changed before\n  node-a: nvidia driver 535.1 → none, 1m before\n" in shown
 
 
 STACK = 'Process {0}: python t.py\nThread {0} (idle): "MainThread"\n    {1}\n    main (/t.py:88)\n'

@@ -135,6 +135,9 @@ class Choosy:
             raise LedgerRefused("it has no room for that")
         self.ledger.save_findings(findings)
 
+    def save_changes(self, told):
+        self.ledger.save_changes(told)
+
     def incident_record(self, incident):
         return self.ledger.incident_record(incident)
 

@@ -5,13 +5,14 @@ import threading
 import msgspec
 import pytest
 
+from eagle_eye.changes import NODE_CHANGED, ValueDifference, change_attributes
 from eagle_eye.clock import FakeClock
 from eagle_eye.dead_letters import dead_letters
 from eagle_eye.errors import LedgerUnavailable, StreamUnavailable
 from eagle_eye.ledger import Ledger
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.types import Incident, IncidentState, JobSnapshot
+from eagle_eye.types import Entity, Event, Incident, IncidentState, JobSnapshot, Kind
 from fakes.sample_values import JOB, a_finding, an_incident
 from remediation.engine.intake import GROUP, Intake
 
@@ -262,3 +263,19 @@ def test_the_nudge_comes_with_each_news_and_not_before(harness):
         stop.set()
         thread.join(30)
     assert not thread.is_alive()
+
+
+def test_changes_of_a_nodes_own_agent_are_kept_once_also_where_the_leader_died(harness: IntakeHarness) -> None:
+    now = harness.clock.now()
+    told = change_attributes(ValueDifference("kernel", "6.1", "6.8"), known=now, seen=now)
+
+    def event(node: str, writer: str, job: str = JOB) -> Event:
+        return Event(name=NODE_CHANGED, job=job, entity=Entity(kind=Kind.NODE, name=node), time=now, node=writer, incarnation="i", number=1, attributes=told)
+
+    events = (event("node-a", "node-a"), event("node-b", "node-a"), event("node-c", "node-c", OTHER))
+    for number in (1, 2):
+        harness.write(JOB_SNAPSHOTS, JobSnapshot(job=JOB, generation=1, number=number, time=now, tick=False, events=events))
+    assert len(harness.read()) == 2
+    assert [change.entity.name for change in harness.ledger.changes(["node-a", "node-b", "node-c"], 0.0, now)] == ["node-a"]
+    harness.next_leader()
+    assert len(harness.ledger.changes(["node-a"], 0.0, now)) == 1
