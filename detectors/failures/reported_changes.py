@@ -76,14 +76,16 @@ def printed_changes(values: Mapping[str, Sequence[tuple[int, float]]], lines: Ma
         if before <= 0.0:
             continue
         if quantity in ("loss", "grad_norm"):
-            at, peak = max(series, key=lambda point: point[1])
+            at, peak = max(series[third:], key=lambda point: point[1])
+            if quantity == "loss" and peak < SPIKE * max(numbers[:third]):
+                continue  # the losses of single batches differ by as much
             yield from _sign(quantity, peak / before, at, lines.get(at, ""))
-            if quantity == "loss" and peak / before >= _CHANGES["loss"].rises and numbers[-1] <= before * CAME_BACK:
+            if quantity == "loss" and numbers[-1] <= before * CAME_BACK:
                 yield ReportSign("recovered", series[-1][0], lines.get(series[-1][0], ""))
-        elif quantity == "loss_scale":
+        elif quantity == "loss_scale" and numbers[1] >= numbers[0]:  # a loss scaler begins too high, and comes down
             at, least = min(series, key=lambda point: point[1])
             yield from _sign(quantity, least / before, at, lines.get(at, ""))
-        else:
+        elif quantity in ("iteration_time", "throughput"):
             first, last = numbers[:third], numbers[-third:]
             if min(last) > max(first) or max(last) < min(first):
                 yield from _sign(quantity, median(last) / before, series[-third][0], lines.get(series[-third][0], ""))
@@ -92,6 +94,8 @@ def printed_changes(values: Mapping[str, Sequence[tuple[int, float]]], lines: Ma
 FEWEST = 4
 """Values of a series from which something is said."""
 CAME_BACK = 1.05
+SPIKE = 1.5
+"""Times the largest loss before it."""
 
 
 def _sign(quantity: str, ratio: float, number: int, line: str) -> Iterator[ReportSign]:

@@ -1,6 +1,8 @@
 """A report of a failed run (lines of logs, stacks, numbers, words of people) → the failures that it speaks for. Nothing of it is executed or asked."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -23,8 +25,13 @@ from detectors.failures.reported_changes import printed_changes, told_changes
 MOST_LINES = 5_000
 """Lines of a report that are read word by word: the last ones. Of those before them only the ones that hold a known text of a log."""
 MOST_EARLIER = 2_000
+MOST_ALIKE = 20
+"""Lines that are equal but for their numbers: further ones say nothing new, and reading a line takes a millisecond."""
+_NUMBERS = re.compile(r"\d+")
 MOST_SUSPECTED = 3
 """Failures that are told."""
+_INFORMS = re.compile(r".{0,200}?:\d+:\d+ \[-?\d+\] NCCL INFO")
+"""Lines of NCCL that say how it goes about it: `via P2P/CUMEM` is no trouble with P2P."""
 SERIES = {"loss": "loss", "grad_norm": "grad_norm", "iteration_s": "iteration_time", "loss_scale": "loss_scale", "tokens_per_s": "throughput", "gpu_tokens_per_s": "throughput"}
 """Values that lines of training hold → quantities of reported_changes."""
 INNOCENT = {
@@ -94,10 +101,14 @@ class ReportReader:
         """Everything in a report that speaks for something."""
         series: dict[str, list[tuple[int, float]]] = {}
         texts: dict[int, str] = {}
+        alike = Counter[str]()
         for number, line in self._chosen(lines):
             values = self._training_values(line)
             if not values:
-                yield from self._of_line(number, line)
+                shape = _NUMBERS.sub("0", line)
+                alike[shape] += 1
+                if alike[shape] <= MOST_ALIKE:
+                    yield from self._of_line(number, line)
                 continue
             texts[number] = line
             for name, value in values.items():
@@ -130,11 +141,13 @@ class ReportReader:
         return found.values if found is not None and "step" in found.values and len(found.values) > 1 else {}
 
     def _of_line(self, number: int, line: str) -> Iterator[ReportSign]:
-        text = line.strip()
+        text, job = line.strip(), self._job.read_line(line)
+        if job is not None:
+            yield ReportSign(f"{job.component}.{job.code}", number, text)
+        if _INFORMS.match(line) or (job is not None and job.level == "notice" and not job.advice and job.code != "warning"):
+            return  # healthy jobs print it, too
         yield from self._signs.read(number, line)
         yield from told_changes(number, line)
-        if job := self._job.read_line(line):
-            yield ReportSign(f"{job.component}.{job.code}", number, text)
         kernel = self._kernel.read(kernel_line(line, math.nan).text)
         if kernel is not None and kernel.level == "error" and kernel.qualifier != "nonfatal":
             yield ReportSign(f"xid.{kernel.number}" if kernel.code == "xid" else f"kernel.{kernel.component}.{kernel.code}", number, text)

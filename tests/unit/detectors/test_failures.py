@@ -75,6 +75,8 @@ def test_values_that_training_prints() -> None:
     assert of("loss", 2.2, 2.2, 2.3, 5.1, 3.0, 2.9) == ["loss_rises"]
     assert of("loss", 2.2, 2.2, 2.3, 5.1, 2.3, 2.2) == ["loss_rises", "recovered"]
     assert of("loss", 2.2, 2.21, 2.19, 2.2) == []
+    assert of("loss", 9.0, 4.0, 3.0, 2.5, 3.2, 2.2) == [], "a loss that comes down from its start"
+    assert of("loss_scale", 2.0**32, 2.0**31, 2.0**30, 2.0**29, 2.0**16) == [], "a loss scaler that comes down from its start"
     assert of("iteration_time", 105.2, 105.2, 106.3, 110.2, 111.1) == ["iteration_time_rises"]
     assert of("iteration_time", 105.2, 120.0, 105.3, 105.1, 105.2) == []
     assert of("grad_norm", 0.0, 0.0, 0.0, 9.0) == []

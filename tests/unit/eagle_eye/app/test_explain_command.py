@@ -46,6 +46,8 @@ def first(*lines: str) -> tuple[str, str]:
         ([ITERATION.format(step=step, seconds=seconds, loss=2.1) for step, seconds in enumerate([105.2, 105.1, 105.2, 110.9, 111.0, 111.1])], "slow_hardware", "advise"),
         ([ITERATION.format(step=step, seconds=105.2, loss=loss) for step, loss in enumerate([2.2, 2.2, 2.2, 5.1, 4.0, 2.2])], "loss_spike", "nothing"),
         ([ITERATION.format(step=step, seconds=105.2, loss=2.1) for step in range(9)], "", ""),
+        (["gpu-7:401:8846 [2] NCCL INFO Channel 08/0 : 7[7] -> 15[7] via P2P/CUMEM, hang detection on"], "", ""),
+        (["[n6:333972:f] vfs_fuse.c:440  UCX  DIAG  failed to watch on '/run/ucx/vfs.sock': Input/output error, VFS will be disabled"], "", ""),
         (["all is well, no error and no hang, 0 ECC errors"], "", ""),
     ],
 )  # fmt: skip
@@ -85,6 +87,13 @@ def test_of_a_long_log_the_errors_before_its_end_are_read_too() -> None:
     found = ReportReader(most_lines=2).explain(lines)
     assert [each.name for each in found] == ["gpu_memory_error"]
     assert found[0].lines[0].line == 2
+
+
+def test_of_many_equal_lines_the_first_ones_are_read_and_every_other_line_still_is() -> None:
+    lines = [*(f"exit code: {number}" for number in range(1, 60)), "step 3 hangs"]
+    signs = list(READER.signs_of(lines))
+    assert "hang" in {sign.name for sign in signs}
+    assert [sign.line for sign in READER.signs_of(["the job hangs 1"] * 60) if sign.name == "hang"] == list(range(1, 21))
 
 
 def test_every_class_that_an_adapter_asks_for_is_a_known_failure() -> None:
