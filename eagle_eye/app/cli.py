@@ -21,6 +21,8 @@ NOT_USABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EIO}
 )
 """Errors of a file that are the machine's or the operator's to mend, and no bug."""
+OTHER_NAMES = {"blame": "collectives"}
+"""What people also type, and the command that it is."""
 
 
 class Commands(click.Group):
@@ -32,6 +34,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The `command` in a file; nothing else is imported."""
+        cmd_name = OTHER_NAMES.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f".commands.{_module_of(cmd_name)}", __package__)
@@ -47,7 +50,7 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Suggest the commands whose names are like one that does not exist."""
         near = difflib.get_close_matches(args[0], self.list_commands(ctx))
-        if near and near[0] != args[0] and not args[0].startswith("-"):
+        if near and near[0] != args[0] and args[0] not in OTHER_NAMES and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
         return super().resolve_command(ctx, args)
 

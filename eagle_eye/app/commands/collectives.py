@@ -38,6 +38,8 @@ def command(paths: tuple[Path, ...], json_lines: bool, wide: bool) -> None:
     Logs of NCCL Inspector (NCCL 2.28 and later, HOST-pidPID.log) in the folder are added up: bytes, duration and bus bandwidth of each operation of each
     communicator, and the rank that the others wait for.
 
+    `eagle-eye blame` is the same command.
+
     \b
     Examples:
       eagle-eye collectives dumps/

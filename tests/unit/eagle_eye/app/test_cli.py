@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eagle_eye import __version__, config
-from eagle_eye.app.cli import main
+from eagle_eye.app.cli import OTHER_NAMES, main
 from eagle_eye.app.launcher_process import launcher_settings
 from eagle_eye.app.launcher_registry import FOLDER, LauncherEntry, registered, remove_leftovers, run_dirs
 from eagle_eye.clock import FakeClock
@@ -59,6 +59,12 @@ def test_an_unknown_command_is_named_with_those_that_are_like_it(cli: Cli, typed
     result = cli(typed)
     assert result.exit_code == 2
     assert result.output.endswith(f"No such command '{typed}'.{suggested}\n")
+
+
+def test_a_command_that_people_know_under_another_name_is_found_under_both(cli: Cli) -> None:
+    for other, name in OTHER_NAMES.items():
+        assert other not in main.list_commands(None)
+        assert cli(other, "--help").output.partition("\n")[2] == cli(name, "--help").output.partition("\n")[2]
 
 
 @pytest.mark.parametrize("words", [("server",), ("agent",), ("run", "--", "true"), ("launch", "--", "true")])
