@@ -98,6 +98,8 @@ VICTIMS = (
     Consequence("log.error", early_s=5.0),
     *STALLS,
 )
+OF_LOSSES = (Consequence("loss.spike"), Consequence("loss.risen"), Consequence("grad_norm.jump"))
+"""What the numbers of a training show that has gone wrong."""
 OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
 """Of a node or GPU: who cries for its workers need not cry for one that has ended."""
 WAITS_FOR_LAUNCHERS = (Consequence("job.waiting"),)
@@ -278,7 +280,7 @@ CAUSES = (
         "loss not finite",
         "loss.not_finite",
         Severity.SEV2,
-        follows=(Consequence("loss.spike"), Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM)),
+        follows=(*OF_LOSSES, Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM)),
         late_s=LONG_LIVED_S,
         rivals=(
             ("a bad batch", "whether it comes back in the same step after the roll-back"),
@@ -347,6 +349,9 @@ CAUSES = (
     ),
     Cause("launcher stopped", "launcher.stopped", Severity.INFO, accuses=False, together_s=10.0),
     Cause("node unused", "node.unused", Severity.INFO, accuses=False, together_s=10.0),
+    Cause("loss risen", "loss.risen", Severity.INFO, follows=(Consequence("loss.spike"), Consequence("grad_norm.jump")), early_s=float("inf")),
+    Cause("loss plateau", "loss.plateau", Severity.INFO),
+    Cause("gradient norm jump", "grad_norm.jump", Severity.INFO, follows=(Consequence("loss.spike"),), early_s=30.0),
     Cause("loss spike", "loss.spike", Severity.INFO),
     Cause("thread exception", "thread.exception", Severity.INFO, accuses=False, together_s=10.0),
     Cause("gpu notice", "gpu.xid", Severity.INFO),

@@ -179,9 +179,10 @@ def drained(draft: Draft) -> None:
 
 
 def bad_loss(draft: Draft) -> None:
-    if 50 <= draft.tick < 54:
+    if 44 <= draft.tick < 54:
         for step in draft.steps:
             step.values["loss"][:] = np.inf if draft.tick >= 52 else 50.0
+            step.values["grad_norm"][:] *= 50.0
 
 
 def strange_node(draft: Draft) -> None:
@@ -209,7 +210,7 @@ def everything_goes_wrong() -> tuple[Frame, ...]:
         strange_node,
         hot_gpu,
     ]
-    return judged(fixed(job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True)))
+    return judged(fixed(job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True, step_s=0.25)))
 
 
 @cache

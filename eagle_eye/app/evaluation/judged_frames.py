@@ -19,6 +19,8 @@ class JudgedFrames(NamedTuple):
 
     named: dict[str, float]
     """Node that a finding is about → time of the frame in which the first one was told."""
+    told: list[tuple[float, str]]
+    """Of each finding, when it was told first: time of the frame, and its kind."""
     incidents: tuple[Incident, ...]
     """Newest revisions; those that were merged into others are left out."""
 
@@ -39,13 +41,16 @@ def judged(frames: Iterable[Frame], layout: Layout, detectors: Prototypes) -> Ju
     asked = DetectorSet(layout.job, detectors, lambda name, text: log.warning("%s: %s", name, text))
     known: dict[str, Incident] = {}
     named: dict[str, float] = {}
+    told: dict[str, tuple[float, str]] = {}
     for number, frame in enumerate(frames, 1):
         findings = asked.evaluate(frame, Mark(mark="tick", generation=1, number=number, time=frame.time))
         if not findings:
             continue
         for each in findings:
+            if each.active:
+                told.setdefault(each.id, (frame.time, each.kind))
             if each.active and (node := node_of(each.entity, topology)):
                 named.setdefault(node, frame.time)
         present = tuple(each for each in known.values() if each.active)
         known |= {incident.id: incident for incident in Diagnosis().diagnose(present, findings, topology)}
-    return JudgedFrames(named, tuple(each for each in known.values() if not each.part_of))
+    return JudgedFrames(named, list(told.values()), tuple(each for each in known.values() if not each.part_of))

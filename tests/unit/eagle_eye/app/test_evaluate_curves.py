@@ -1,0 +1,82 @@
+"""`eagle-eye evaluate` on loss curves, made up and short."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detectors.grad_norm import GradientNorm
+from detectors.loss import Loss
+from detectors.loss_course import LossCourse
+from eagle_eye.app.evaluation.data_sets import nanogpt_speedrun
+from eagle_eye.app.evaluation.figures import Figure, figures_of
+from eagle_eye.app.evaluation.loss_curves import LossCurve
+from eagle_eye.app.evaluation.loss_faults import FAULTS, figures_of_faults
+from eagle_eye.errors import DataSetError
+from eagle_eye.types import Doubles
+
+DETECTORS = [("loss", Loss()), ("loss_course", LossCourse()), ("grad_norm", GradientNorm())]
+
+
+def losses(count: int) -> Doubles:
+    return 2.0 + 4.0 / np.sqrt(1.0 + np.arange(count) / 50.0) + np.random.default_rng(1).normal(0.0, 0.05, count)
+
+
+def write(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(lines) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+def mlperf(folder: Path, curve: Doubles) -> None:
+    """Two runs: one that logs each step, one that logs few; and one that did not end."""
+    write(folder / "runs.csv", "run,run_start_ms,run_stop_ms,status", "0,0,3600000,success", "1,0,1800000,success", "2,0,,")
+    write(folder / "steps.csv.gz", "run,time_ms,samples_or_step,loss,step_time_s", *(f"0,{1000 * number},{64 * number},{loss},1.0" for number, loss in enumerate(curve, 1)))
+    write(folder / "sparse_loss.csv.gz", "run,time_ms,samples,loss", "1,1000,64,3.0", "1,9000,128,2.5", "2,1000,64,3.0")
+
+
+def healthy(folder: Path) -> Figure:
+    (found,) = figures_of(folder.parent, folder.name)
+    return found
+
+
+def test_healthy_curves_accuse_nobody_and_what_is_told_of_them_is_counted(tmp_path: Path) -> None:
+    mlperf(tmp_path / "mlperf_curves", losses(40))
+    found = healthy(tmp_path / "mlperf_curves")
+    assert (found.what, found.met) == ("2 healthy runs, 1.5 run-hours, 42 losses", True)
+    assert found.figure == "incidents with a culprit: 0; that act: 0; findings: none"
+    mlperf(tmp_path / "mlperf_curves", np.where(np.arange(40) == 30, 40.0, losses(40)))
+    assert healthy(tmp_path / "mlperf_curves").figure.endswith("findings: loss.spike 1")
+
+
+def test_a_loss_that_is_infinite_is_an_incident_that_acts(tmp_path: Path) -> None:
+    mlperf(tmp_path / "mlperf_curves", np.where(np.arange(40) == 30, np.inf, losses(40)))
+    found = healthy(tmp_path / "mlperf_curves")
+    assert (found.met, found.figure) == (False, "incidents with a culprit: 0; that act: 1; findings: loss.not_finite 1")
+
+
+def test_a_validation_is_no_step_and_hours_are_those_of_the_times(tmp_path: Path) -> None:
+    path = tmp_path / "step_time_runs.csv.gz"
+    write(path, "run,step,train_loss,val_loss,train_time_ms,grad_norm", "7,0,,10.8,0,", "7,1,9.5,,1000,", "7,2,9.0,,3000,", "7,2,,5.0,3000,", "7,3,8.5,,4000,")
+    (curve,) = nanogpt_speedrun.runs(path)
+    assert (curve.steps.tolist(), curve.losses.tolist(), curve.hours) == ([1.0, 2.0, 3.0], [9.5, 9.0, 8.5], 3.0 / 3600.0)
+    assert curve.step_s[1:].tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize(("name", "file"), [("mlperf_curves", "steps.csv.gz"), ("nanogpt_speedrun", "train_loss_runs.csv.gz")])
+def test_a_torn_line_is_named(tmp_path: Path, name: str, file: str) -> None:
+    mlperf(tmp_path / name, losses(2))
+    write(tmp_path / name / file, "run,time_ms,samples_or_step,step,loss,train_loss,val_loss,step_time_s,train_time_ms", "0,1000,64,1,3.0,3.0,,1.0,1", "0,2000,x,x,3.0,3.0,,1.0,1")
+    with pytest.raises(DataSetError, match=f"{file}, line 3: .*copy the data set again"):
+        list(figures_of(tmp_path, name))
+
+
+def test_each_fault_written_into_a_curve_is_told_and_of_its_twins_nothing(tmp_path: Path) -> None:
+    count = np.arange(400.0)
+    curve = LossCurve("made/up", count, count + 1000.0, losses(1400)[1000:], np.full(400, np.nan), 1.0)
+    found = list(figures_of_faults([curve], DETECTORS))
+    assert [each.met for each in found] == [True] * (len(FAULTS) - 1)  # a plateau needs a longer one
+    assert [each.what for each in found] == [each.what for each in figures_of_faults([curve, curve.part(slice(100))], DETECTORS)]
+    blind = list(figures_of_faults([curve], [("loss", Loss())]))
+    assert [each.met for each in blind] == [False, False, True, False, True, True]
