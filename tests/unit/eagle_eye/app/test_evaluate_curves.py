@@ -72,11 +72,11 @@ def test_a_torn_line_is_named(tmp_path: Path, name: str, file: str) -> None:
         list(figures_of(tmp_path, name))
 
 
-def test_each_fault_written_into_a_curve_is_told_and_of_its_twins_nothing(tmp_path: Path) -> None:
+def test_each_fault_written_into_a_curve_is_told_and_of_its_twins_nothing() -> None:
     count = np.arange(400.0)
     curve = LossCurve("made/up", count, count + 1000.0, losses(1400)[1000:], np.full(400, np.nan), 1.0)
-    found = list(figures_of_faults([curve], DETECTORS))
+    found = list(figures_of_faults([curve, curve.part(slice(100))], DETECTORS))
     assert [each.met for each in found] == [True] * (len(FAULTS) - 1)  # a plateau needs a longer one
-    assert [each.what for each in found] == [each.what for each in figures_of_faults([curve, curve.part(slice(100))], DETECTORS)]
-    blind = list(figures_of_faults([curve], [("loss", Loss())]))
+    assert all(" of 1" in each.figure for each in found)  # the second is too short for any
+    blind = list(figures_of_faults([curve], DETECTORS[:1]))
     assert [each.met for each in blind] == [False, False, True, False, True, True]
