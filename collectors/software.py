@@ -80,8 +80,8 @@ class SoftwareCollector:
     """Where the kernel's procfs is mounted."""
     sysfs: Path = Path("/sys")
     """Where its sysfs is mounted."""
-    etc: Path = Path("/etc")
-    """Where os-release is."""
+    root: Path = Path("/")
+    """In which etc/os-release is; within a container that of the node is read through its process 1, or none."""
     clock: Clock = field(default_factory=SystemClock)
 
     interval_s: ClassVar[float] = 5.0
@@ -110,7 +110,7 @@ class SoftwareCollector:
 
     def _look(self) -> None:
         now, known = self.clock.now(), self._memory
-        values = {what: redact(value)[:LONGEST] for what, value in software_versions(Path(self.proc), Path(self.sysfs), Path(self.etc), self._files).items()}
+        values = {what: redact(value)[:LONGEST] for what, value in software_versions(Path(self.proc), Path(self.sysfs), Path(self.root), self._files).items()}
         before, old, looked = (known.values, known.changes, min(known.looked, now)) if known is not None else ({}, (), now)
         news = [_SeenChange(difference=_shortened(each), known=looked, seen=now) for each in differences(before, values)]
         for each in news:

@@ -1,5 +1,6 @@
 """Versions and settings of a node that decide how fast and how well training runs there, from files of the kernel and its drivers alone. What cannot be read is left out."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,18 +29,23 @@ _FILES = {
 _GPU_LINES = {"Video BIOS": "gpu vbios", "GPU Firmware": "gpu firmware"}
 """A line of /proc/driver/nvidia/gpus/*/information → what."""
 _UNKNOWN = frozenset({"", "N/A"})
+KUBERNETES = "KUBERNETES_SERVICE_HOST"
+"""A variable that each container of Kubernetes has."""
+_CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
+"""Files of Docker and Podman."""
 _WITHOUT = ("BOOT_IMAGE=", "initrd=")
 """Words of the kernel's command line that name its file: the kernel's version says it."""
 
 
-def software_versions(proc: Path, sysfs: Path, etc: Path, files: KernelFiles) -> dict[str, str]:
-    """What → its version or setting, as far as this node has it."""
+def software_versions(proc: Path, sysfs: Path, root: Path, files: KernelFiles) -> dict[str, str]:
+    """What → its version or setting, as far as this node has it. `root`: of our own files, which may be a container's."""
     found = {what: files.text(Path(file.format(proc=proc, sys=sysfs))) for what, file in _FILES.items()}
     if (huge := found["transparent huge pages"]) is not None:  # always [madvise] never
         found["transparent huge pages"] = huge.partition("[")[2].partition("]")[0]
     if (command := found[KERNEL_COMMAND]) is not None:
         found[KERNEL_COMMAND] = " ".join(word for word in command.split() if not word.startswith(_WITHOUT))
-    found["os"] = _os_release(files.text(etc / "os-release"))
+    host = _host_root(proc, root)
+    found["os"] = _os_release(files.text(host / "etc" / "os-release")) if host is not None else None
     found |= dict(_of_devices(proc, sysfs, files))
     return {what: value for what, value in found.items() if value not in _UNKNOWN and value is not None}
 
@@ -47,6 +53,17 @@ def software_versions(proc: Path, sysfs: Path, etc: Path, files: KernelFiles) ->
 def changed_values(what: str, before: str, after: str) -> tuple[str, str]:
     """What differs of a value: of the kernel's command line the words."""
     return changed_words(before.split(), after.split()) if what == KERNEL_COMMAND else (before, after)
+
+
+def _host_root(proc: Path, root: Path) -> Path | None:
+    """Where the node's own files are; None in a container that does not see them: an image that is newer is no change of the node."""
+    if KUBERNETES not in os.environ and not any((root / mark).exists() for mark in _CONTAINER_MARKS):
+        return root
+    outside = proc / "1" / "root"
+    try:
+        return None if outside.samefile(root) else outside
+    except OSError:
+        return None
 
 
 def _os_release(text: str | None) -> str:

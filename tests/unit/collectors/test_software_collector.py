@@ -22,7 +22,8 @@ VBIOS = "proc/driver/nvidia/gpus/0000:1b:00.0/information"
 class Node:
     """A node whose files a test writes, and whose agent may be started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(software_versions.KUBERNETES, raising=False)
         self.folder, self.clock = folder, FakeClock(now=1_700_000_000.0)
         (folder / "jobs").mkdir()
         self.write(KERNEL, "6.1.0\n")
@@ -31,7 +32,7 @@ class Node:
 
     def start(self) -> None:
         at = self.folder
-        self.collector = SoftwareCollector(node="n1", run_dir=at, state_dir=at / "state", proc=at / "proc", sysfs=at / "sys", etc=at / "etc", clock=self.clock)
+        self.collector = SoftwareCollector(node="n1", run_dir=at, state_dir=at / "state", proc=at / "proc", sysfs=at / "sys", root=at, clock=self.clock)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,9 +57,9 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """With one job, after the first look."""
-    made = Node(tmp_path)
+    made = Node(tmp_path, monkeypatch)
     made.register("r1")
     assert made.look() == [], "of the first look ever nothing has changed"
     return made
@@ -177,3 +178,24 @@ def test_the_firmware_of_several_devices_is_one_version_or_each_with_its_devices
     node.write("sys/class/infiniband/mlx5_1/fw_ver", "28.40\n")
     node.write(VBIOS, "Model: H100\nVideo BIOS: 96.00.5E\nGPU Firmware: N/A\n")
     assert sorted(node.look()) == [("r1", "gpu vbios 96.00.30 → 96.00.5E"), ("r1", "nic firmware 28.39 → 28.39 of mlx5_0, 28.40 of mlx5_1")]
+
+
+def test_twin_a_newer_image_of_the_agents_container_is_no_change_of_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.write("etc/os-release", 'PRETTY_NAME="Debian 12"\n')
+    assert node.look() == []
+    node.write("etc/os-release", 'PRETTY_NAME="Debian 13"\n')
+    for container in ("kubernetes", "docker"):
+        if container == "kubernetes":
+            monkeypatch.setenv(software_versions.KUBERNETES, "10.0.0.1")
+        else:
+            monkeypatch.delenv(software_versions.KUBERNETES)
+            node.write(".dockerenv", "")
+        assert node.look() == [], container
+    (node.folder / "proc" / "1").mkdir()
+    (node.folder / "proc" / "1" / "root").symlink_to(node.folder)
+    assert node.look() == [], "its process 1 is in the same container"
+    (node.folder / "proc" / "1" / "root").unlink()
+    node.write("proc/1/root/etc/os-release", 'PRETTY_NAME="Ubuntu 24.04"\n')
+    assert node.look() == [("r1", "os Debian 12 → Ubuntu 24.04")], "the node's own"
+    (node.folder / ".dockerenv").unlink()
+    assert node.look() == [("r1", "os Ubuntu 24.04 → Debian 13")]
