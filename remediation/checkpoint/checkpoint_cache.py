@@ -154,6 +154,17 @@ class CheckpointCache:
         thread.start()
         self._threads.append(thread)
 
+    async def store_newest(self, wait_s: float) -> None:
+        """The job ends, and so do its segments: bring the newest step to storage, if one is to be stored at all. Waits so long at the most."""
+        storage, layout = self._storage, self._layout()
+        if storage is None or layout is None or not self._threads:
+            return
+        files = self._files()
+        try:
+            await asyncio.to_thread(storage.store_newest, files.seen(), files.name_of, layout, wait_s)
+        finally:
+            files.close()
+
     async def close(self) -> None:
         """End the threads; the segments stay for whoever removes them."""
         self._stop.set()

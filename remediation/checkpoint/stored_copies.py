@@ -57,6 +57,7 @@ class StoredCopies:
         self._holding: dict[str, int] = {}
         """File → slot that is to stay as it is."""
         self._safe_step = -1
+        self._stored_now = threading.Condition()
 
     def is_free(self, place: Place) -> bool:
         """Another slot of its file is not held for storage: held is one of a file."""
@@ -97,15 +98,38 @@ class StoredCopies:
         gathered = self._gathered
         if gathered is None:
             return
-        here = {place.rank: place.worker for place in layout.placements if place.node == self._node}
-        expected = {0} if any(name.replicated for name in gathered.copies.values()) else set(here)
-        copies = tuple(sorted(gathered.copies.values(), key=lambda each: each.rank))
-        if copies and {copy.rank for copy in copies} == expected:
+        wanted = self._wanted_of(gathered.copies.values(), layout, now)
+        if wanted is not None:
             self._gathered = None
-            self._reconciler.want(WantedStep(gathered.step, layout.epoch, self._run, copies, tuple(here.get(copy.rank, "") for copy in copies), now))
+            self._reconciler.want(wanted)
         elif now - gathered.since > GATHER_S:  # it is left out
             self._gathered = None
             self._holding.clear()
+
+    def _wanted_of(self, names: Iterable[CopyName], layout: Layout, now: float) -> WantedStep | None:
+        """Of copies of one step; None if those of some workers are missing, or rank 0's, where all have the same, is on another node."""
+        here = {place.rank: place.worker for place in layout.placements if place.node == self._node}
+        copies = tuple(sorted((name for name in names if name.rank == 0 or not name.replicated), key=lambda each: each.rank))
+        expected = {0} if any(copy.replicated for copy in copies) else set(here)
+        if not copies or {copy.rank for copy in copies} != expected:
+            return None
+        return WantedStep(copies[0].step, layout.epoch, self._run, copies, tuple(here.get(copy.rank, "") for copy in copies), now)
+
+    def store_newest(self, seen: Iterable[Seen], name_of: Callable[[Place], CopyName | None], layout: Layout, wait_s: float) -> None:
+        """The workers have ended, and the memory goes with the job: bring the newest step that all of them have whole to storage. Waits so long at the most."""
+        steps: dict[int, list[CopyName]] = {}
+        for each in seen:
+            name = name_of(each.place) if each.sequence >= 0 else None
+            if name is not None and name.step > self._safe_step:
+                steps.setdefault(name.step, []).append(name)
+        wanted = (self._wanted_of(names, layout, time.monotonic()) for _, names in sorted(steps.items(), reverse=True))
+        newest = next(filter(None, wanted), None)
+        if newest is None:
+            return
+        self._reconciler.want(newest)
+        with self._stored_now:
+            if not self._stored_now.wait_for(lambda: self._safe_step >= newest.step, wait_s):
+                log.warning("the checkpoint of step %d in memory was not stored within %g s, and goes with the job; the newest that is stored is that of step %d", newest.step, wait_s, self._safe_step)
 
     # --- in the reconciler's thread ----------------------------------------------------------------------------------
 
@@ -117,8 +141,10 @@ class StoredCopies:
 
     def _was_stored(self, found: StoredStep) -> None:
         self.interval.stored(found.seconds)
-        self._safe_step = found.step
         self._stored(found.step)
+        with self._stored_now:
+            self._safe_step = max(self._safe_step, found.step)
+            self._stored_now.notify_all()
         if not found.worker:
             return
         attributes = {"step": str(found.step), "path": os.fspath(found.path), "finite": "True", "worker": found.worker, "seconds": f"{found.seconds:.4g}"} | self.advice()

@@ -56,6 +56,8 @@ STDOUT = 1
 ZYGOTE = "the process that forks workers"
 MOST_ZYGOTES_LOST, ZYGOTE_WINDOW_S = 3, 600.0
 """If more are gone within that time there is something that ends each of them."""
+STORE_S = 10.0
+"""A job that ends without being done waits so long for its newest checkpoint in memory to be stored."""
 
 
 class Launcher:
@@ -209,6 +211,8 @@ class Launcher:
             await self._member.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
         await asyncio.to_thread(self._console.close)
         if self._cache is not None:
+            if code and self._member.job_over:  # it is not done: what its memory holds is where it may go on one day
+                await self._cache.store_newest(STORE_S)
             await self._cache.close()
         await self._participation.close()
         await self._zygote.close()

@@ -95,6 +95,9 @@ def test_where_both_copies_in_memory_are_lost_the_job_goes_on_from_storage(clust
     assert {(words["start"], words["whole"]) for words in found.values()} == {(newest, True)}, "each rank has its own back"
     told = wait_until("the events", lambda: len(events := [event for event in cluster.events("checkpoint.loaded") if event.attributes["tier"] == "storage"]) == 2 and events)
     assert {event.attributes["step"] for event in told} == {str(newest)}
+    cluster.launchers[0].terminate()
+    wait_until("the end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
+    assert not list(Path("/dev/shm").glob(f"*{cluster.run}*.memory"))
 
 
 def _read(path: Path) -> dict | None:

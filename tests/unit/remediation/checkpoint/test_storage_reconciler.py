@@ -264,12 +264,12 @@ def test_one_that_is_refused_gives_way_to_a_newer_one_once_that_is_taken(node: C
 
 
 def test_a_storage_that_hangs_is_told_once_and_one_that_is_slow_is_not(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = node()
+    ours, told = node(), list[int]()
 
     def fsync(_: int) -> None:
         ours.now += SILENT_S - 1
         ours.reconciler.tell_silence()
-        assert not ours.refused
+        told.append(len(ours.refused))
         ours.now += 2
         for _ in range(2):
             ours.reconciler.tell_silence()
@@ -277,6 +277,7 @@ def test_a_storage_that_hangs_is_told_once_and_one_that_is_slow_is_not(node: Cal
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", fsync)
         ours.store(5)
+    assert told[0] == 0, "slow"
     [refusal] = ours.refused
     assert "does not answer" in refusal.failure.reason
     ours.now += 1000
@@ -301,6 +302,22 @@ def test_a_copy_that_was_changed_is_broken_and_one_that_was_written_over_is_left
     ours.reconciler.want(WantedStep(1, 1, "r", (gone,), ("w",), 0.0))
     ours.reconcile()
     assert (ours.taken[1:], ours.steps, ours.refused) == ([(1, "")], [], [])
+
+
+def test_a_copy_that_is_written_over_while_it_is_taken_is_not_broken(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = node()
+    ours.save(1)
+    ours.save(2)
+
+    def late(piece: memoryview, sums: bytes, first: int) -> int:
+        for step in (3, 4):
+            ours.save(step)
+        return 0
+
+    monkeypatch.setattr(staged_copy, "changed_row", late)
+    ours.want(2)
+    ours.reconcile()
+    assert (ours.taken, ours.steps, ours.refused) == ([(2, "")], [], [])
 
 
 def test_what_a_roll_back_has_overtaken_is_neither_stored_nor_kept_and_what_came_before_it_is(node: Callable[..., Node]) -> None:

@@ -102,6 +102,18 @@ def test_what_lies_there_of_an_earlier_epoch_is_not_stored_and_a_roll_back_is_to
     assert launcher.interval._failures == 1
 
 
+@pytest.mark.parametrize(("newest", "stored"), [((8, 8), 8), ((9, 8), 8), ((9, 7), None), ((4, 4), None)])
+def test_at_the_end_the_newest_step_that_all_workers_have_goes_to_storage_unless_it_is_there(tmp_path: Path, newest: tuple[int, int], stored: int | None) -> None:
+    """Each worker has the step before its newest, too; that of step 5 is stored."""
+    launcher = Launcher(tmp_path)
+    launcher.stored._safe_step = 5
+    seen = {Place(f"{rank}.memory", step % 2): Seen(Place(f"{rank}.memory", step % 2), step, step + 1) for rank, last in enumerate(newest) for step in (last - 1, last)}
+    launcher.stored.store_newest(seen.values(), lambda place: launcher.name(seen[place]), layout(), 0.0)
+    assert (launcher.wanted.step if launcher.wanted else None) == stored
+    if stored:
+        assert [copy.step for copy in launcher.wanted.copies] == [stored, stored]
+
+
 def test_a_single_node_brings_its_copies_to_storage_and_says_so_with_the_interval(
     node: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,  # noqa: F811
 ) -> None:  # fmt: skip
@@ -124,15 +136,19 @@ def test_a_single_node_brings_its_copies_to_storage_and_says_so_with_the_interva
                     await until(lambda step=step: any(copy.step == step for copy in cache._copies.values()))
                 await until(lambda: any(copy.state is CopyState.PERSISTENT and copy.step == 3 for copy in cache._copies.values()))
                 await until(lambda: told)
+                cache._storage.interval.every = 1 << 30  # type: ignore[union-attr]  # the next one is not due
+                ours.save(4)
+                await cache.store_newest(60)
+                assert ours.steps == [3, 4], "what memory holds at the end"
         finally:
             await cache.close()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(until_stored())
-    [(event, _, attributes)] = told
+    event, _, attributes = told[0]
     assert (event, attributes["step"], attributes["finite"], attributes["worker"]) == ("checkpoint.saved", "3", "True", "r/n0/0")
     assert attributes["path"] == str(ours.home / "step-000000000003.json")
     assert float(attributes["advised_s"]) > 0
     assert float(attributes["advised_loss"]) > 0
     assert "counted as if training stood still" in caplog.text
-    assert [entry.missing for entry in checkpoint.entries(ours.home)] == [""]
+    assert [entry.missing for entry in checkpoint.entries(ours.home)] == ["", ""]

@@ -73,6 +73,10 @@ def test_a_rank_writes_what_it_has_for_itself_under_its_own_name_and_rank_0_the_
     assert parts[0].manifest.rest == rest
     assert parts[1].manifest.rest == {"w": {"$tensor": "state.w"}, "position": 3}
     assert parts[1].manifest.ranks == {"1": {"w": {"$tensor": "state.w"}, "n": {"$tensor": "ranks.1.state.n"}, "position": 3}}
+    second = part_of(CopyTable(step=1, rank=1, world=2, tensors=tensors, rest=rest, regions={"state.w": ((2,), (2,), (4,), False)}), 1)
+    assert [each.name for each in second.tensors] == ["ranks.1.state.n"], "another rank is the first that has this region"
+    nothing = part_of(CopyTable(step=1, rank=1, world=2, tensors={"state.w": ("torch.float32", (0,), 0, 0, "shard")}, rest={}, regions={"state.w": ((0,), (0,), (4,), True)}), 1)
+    assert not nothing.tensors, "a rank that has none of it"
     replicated = part_of(CopyTable(step=1, rank=0, world=2, tensors=tensors, rest=rest, replicated=True), 1)
     assert (replicated.manifest.world_size, replicated.manifest.ranks) == (1, {})
     with pytest.raises(TypeError, match=r"torch\.complex128 at 'state\.c'"):
