@@ -104,6 +104,8 @@ OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
 """Of a node or GPU: who cries for its workers need not cry for one that has ended."""
 WAITS_FOR_LAUNCHERS = (Consequence("job.waiting"),)
 """Of a launcher that is gone, or all of its node: those that are left may not be enough."""
+PORTS_DOWN = (Consequence("link.down", early_s=60.0),)
+"""The ports that connections broke at: they went down before, and say where (network_place.py)."""
 SAME_WORKER = (Consequence("*", Scope.WORKER),)
 OWN_TROUBLE = (
     Consequence("worker.stalled", Scope.WORKER),
@@ -310,7 +312,7 @@ CAUSES = (
         ),
     ),
     *(
-        Cause(word, kind, Severity.SEV3, (status,), (*VICTIMS, *OWN_END), accuses=False, together_s=10.0, early_s=10.0)
+        Cause(word, kind, Severity.SEV3, (status,), (*VICTIMS, *OWN_END, *PORTS_DOWN), accuses=False, together_s=10.0, early_s=10.0)
         for word, status in (
             ("network error", "connection refused or reset"),
             ("network error", "other network error"),
@@ -322,7 +324,7 @@ CAUSES = (
         "job stalled",
         "job.stalled",
         Severity.SEV2,
-        follows=(*STALLS, Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM)),
+        follows=(*STALLS, Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM), *PORTS_DOWN),
         accuses=False,
         early_s=5.0,
         rivals=(

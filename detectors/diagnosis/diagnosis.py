@@ -9,6 +9,7 @@ from eagle_eye.types import Evidence, Finding, Incident, Severity, Topology, dig
 
 from .finding_relations import Roots, are_one_fault, explains, strength
 from .incident_composition import COUNT, PARTS_KEPT, compose, roots_of
+from .shared_faults import with_victims
 
 IDS_KEPT = 1024
 """Findings that an incident names; further ones are counted by kind."""
@@ -36,8 +37,7 @@ class Diagnosis:
             _fold(finding, cases, topology)
         _absorb(cases, topology)
         time = max((finding.time for finding in findings), default=0.0)
-        for case in cases:
-            yield from case.revised(time)
+        yield from with_victims([incident for case in cases for incident in case.revised(time)], opened, topology)
 
 
 class _Case:

@@ -20,6 +20,7 @@ from eagle_eye.types import (
 
 from .causes import EVERYWHERE, LASTING, PROGRAM_ON_GPU, RECOVERY_S, WHOLE_NODE, Cause
 from .finding_relations import are_one_fault, cause_of, explains, movers, only_of_the_program, says_the_same, strength
+from .network_place import BROKEN_BY_LINKS, DOWN, SWITCH_DOWN, broken_part
 
 PARTS_KEPT = 256
 COUNT = "count"
@@ -68,24 +69,27 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     """The incident as its parts tell it now; id, revision and time are left as they are."""
     parts = sorted(incident.parts, key=lambda part: (part.since, part.id))
     roots = roots_of(parts, topology)
-    cause = cause_of(roots[0])[1]
-    blamed, everywhere = _blamed(roots, cause, topology)
-    if blamed and (_all_ended_alike(roots[0], parts, topology) or _many_raised_alike(roots[0], parts, topology)):
+    cause, since = cause_of(roots[0])[1], min(root.since for root in roots)
+    blamed, everywhere = _blamed(roots, cause, _beyond(roots, parts, incident.more), topology)
+    if blamed and (_all_ended_alike(roots[0], parts, incident.more, topology) or _many_raised_alike(roots[0], parts, topology)):
         blamed, everywhere = (), True
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
     if word in PROGRAM_ON_GPU and any(only_of_the_program(part) for part in parts):
         word = PROGRAM_ON_GPU[word]
-    evidence = (*_place_evidence(roots, cause.word, topology), *_evidence(parts, roots, incident.more))
+    severity, score = cause.severity, _score(roots, parts)
+    if (broken := broken_part(cause.word, since, parts, topology)) is not None:
+        blamed, score = (broken,), max(part.score for part in parts if part.kind == DOWN)
+        word, severity = (word, severity) if cause.word in BROKEN_BY_LINKS else (SWITCH_DOWN, Severity.SEV3)
+    evidence = (*_place_evidence(roots, cause.word, topology), *_evidence(parts, roots, incident.more), *_victims(incident))
     if everywhere:
         evidence = (Evidence(text=EVERYWHERE), *evidence)
     to_blame = {root.id for root in roots}
     ordered = sorted(parts, key=lambda part: (part.id not in to_blame, part.since, part.id))
-    since = min(root.since for root in roots)
     return msgspec.structs.replace(
         incident,
         cause=word,
-        culprits=tuple(Culprit(entity=entity, confidence=_confidence(roots, parts)) for entity in blamed),
-        severity=cause.severity,
+        culprits=tuple(Culprit(entity=entity, confidence=score) for entity in blamed),
+        severity=severity,
         evidence=evidence,
         rivals=tuple(Rival(cause=rival, apart=apart) for rival, apart in cause.rivals),
         since=since,
@@ -99,8 +103,14 @@ def compose(incident: Incident, topology: Topology) -> Incident:
 # --- who ---------------------------------------------------------------------------------------------------------
 
 
-def _blamed(roots: Sequence[Finding], cause: Cause, topology: Topology) -> tuple[tuple[Entity, ...], bool]:
-    """The narrowest that explains it; and whether it is the same everywhere, which accuses nobody."""
+def _beyond(roots: Sequence[Finding], parts: Sequence[Finding], further: Mapping[str, int]) -> int:
+    """Findings of a storm that are only counted, if all that are kept of their kind are among `roots`: then these are, too."""
+    kind = roots[0].kind
+    return further.get(kind, 0) if sum(part.kind == kind for part in parts) <= len(roots) else 0
+
+
+def _blamed(roots: Sequence[Finding], cause: Cause, beyond: int, topology: Topology) -> tuple[tuple[Entity, ...], bool]:
+    """The narrowest that explains it; and whether it is the same everywhere, which accuses nobody. `beyond`: further places of the fault that are only counted."""
     if cause.severity is Severity.INFO or not cause.accuses:
         return (), False
     entities = tuple(dict.fromkeys(root.entity for root in roots))
@@ -108,7 +118,8 @@ def _blamed(roots: Sequence[Finding], cause: Cause, topology: Topology) -> tuple
         return (), False
     if len(entities) > 1 and all(entity.kind is Kind.WORKER for entity in entities):
         names = {entity.name for entity in entities}
-        if names >= _of_job(roots[0].job, topology):
+        job = _of_job(roots[0].job, topology)
+        if names >= job or (beyond and len(names) + beyond >= len(job)):
             return (), bool(topology.workers)
         node = node_of(entities[0], topology)
         if cause.of_node and node and names == _on_node(roots[0].job, node, names, topology):
@@ -116,18 +127,15 @@ def _blamed(roots: Sequence[Finding], cause: Cause, topology: Topology) -> tuple
     return entities, False
 
 
-def _all_ended_alike(root: Finding, parts: Sequence[Finding], topology: Topology) -> bool:
-    """All workers of the job ended within a second with the same exit code and no word why."""
+def _all_ended_alike(root: Finding, parts: Sequence[Finding], further: Mapping[str, int], topology: Topology) -> bool:
+    """All workers of the job ended within a second with the same exit code and no word why; of a storm those that are kept did."""
     if root.kind != "worker.exited" or cause_of(root)[1].word != "worker exited":
         return False
-    alike = {
-        part.entity.name
-        for part in parts
-        if part.kind == root.kind
-        and part.evidence[0].value == root.evidence[0].value
-        and abs(part.since - root.since) <= ALIKE_S
-    }
-    return len(alike) > 1 and alike >= _of_job(root.job, topology)
+    ended = [part for part in parts if part.kind == root.kind]
+    alike = [part for part in ended if part.evidence[0].value == root.evidence[0].value and abs(part.since - root.since) <= ALIKE_S]
+    beyond = _beyond(alike, ended, further)
+    workers, job = {part.entity.name for part in alike}, _of_job(root.job, topology)
+    return len(workers) > 1 and (workers >= job or bool(beyond and len(workers) + beyond >= len(job)))
 
 
 def _many_raised_alike(root: Finding, parts: Sequence[Finding], topology: Topology) -> bool:
@@ -171,7 +179,7 @@ def _is_node(blamed: Sequence[Entity], roots: Sequence[Finding]) -> bool:
     return any(entity.kind is Kind.NODE for entity in blamed) and roots[0].entity.kind is Kind.WORKER
 
 
-def _confidence(roots: Sequence[Finding], parts: Sequence[Finding]) -> float:
+def _score(roots: Sequence[Finding], parts: Sequence[Finding]) -> float:
     """The surest detector's word; a little less while nothing else bears it out."""
     surest = max(root.score for root in roots)
     alone = len(parts) == len(roots) == 1
@@ -202,6 +210,12 @@ def _evidence(parts: Sequence[Finding], roots: Sequence[Finding], further: Mappi
     storm = Counter(further)
     storm.update(part.kind for part in victims[VICTIMS_SHOWN:])
     return (*lines, *_rest("and as consequences", storm))
+
+
+def _victims(incident: Incident) -> Iterator[Evidence]:
+    """That other jobs show the same of a part that they share."""
+    if incident.victims:
+        yield Evidence(text=f"one fault with {len(incident.victims)} victims, which share what it is in: {', '.join(incident.victims)}")
 
 
 def _rest(words: str, more: Counter[str]) -> list[Evidence]:

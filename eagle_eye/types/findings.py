@@ -107,6 +107,8 @@ class Incident(Noun, frozen=True, kw_only=True):
     bill_gpu_hours: Real = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
+    victims: tuple[Name, ...] = ()
+    """Jobs that the same fault hits, this one among them, where a part that they share shows it; () = this one alone. Each has an incident of its own, for each is repaired by itself."""
     part_of: str = ""
     """Id of the incident that turned out to explain this one, which is closed then."""
     more: dict[str, Number] = {}

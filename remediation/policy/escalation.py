@@ -98,6 +98,8 @@ UNUSED = Escalation(remedy="the job's next restart takes the node in; a job that
 LAUNCHER_STOPPED = Escalation(remedy="continue it, as the evidence says (kill -CONT); the job trains on, and cannot heal itself on that node meanwhile")
 SLOWER = Escalation(remedy="look at the clocks, temperature and power of that GPU beside its peers'; nothing is restarted or evicted for a few percent")
 """Slower than its peers or than it was, by less than `worker.slow` asks for: however sure that is, it is no reason to stop a job that runs."""
+SWITCH = Escalation(remedy="look at the switch that the evidence names, its power and its log; no node behind it is evicted")
+"""Ports of several nodes went down at one switch, and the job trains on over others."""
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
@@ -135,6 +137,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "slower node": SLOWER,
     "slower worker": SLOWER,
     "loss not finite": LOSS,
+    "switch down": SWITCH,
     "job waiting": WAITING,
     "quorum lost": NO_QUORUM,
     "node unused": UNUSED,
