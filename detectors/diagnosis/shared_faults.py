@@ -4,7 +4,7 @@ Each job keeps an incident of its own, for each is repaired by itself, and who m
 (one partition of the stream) are compared.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,8 @@ TOGETHER_S = 30.0
 """What shared parts show of one fault begins so close together: a mount that hangs is noticed when it is used."""
 OTHER_TENANT = "a job of another tenant"
 """In place of a name that is not for everybody's eyes."""
+_Part = tuple[str, str, str]
+"""Kind, name, and the cause where it is not a culprit."""
 PARTS = (Kind.SWITCH, Kind.NODE, Kind.LINK, Kind.MOUNT)
 """What several jobs can share."""
 
@@ -26,8 +28,9 @@ def with_victims(revised: Sequence[Incident], opened: Sequence[Incident], topolo
     present = {each.id: each for each in opened} | {each.id: each for each in revised}
     active = [each for each in present.values() if each.active and not each.part_of]
     told = dict.fromkeys(each.id for each in revised)
-    for one in active if len({each.job for each in active}) > 1 else ():
-        group = _with_same_parts(one, active) if one.id in told else []
+    by_part = _by_part(active) if len({each.job for each in active}) > 1 else {}
+    for one in active if by_part else ():
+        group = _with_same_parts(one, by_part) if one.id in told else []
         jobs = {each.job for each in (one, *group)}
         for each in (one, *group) if group else ():
             now = present[each.id]
@@ -39,13 +42,22 @@ def with_victims(revised: Sequence[Incident], opened: Sequence[Incident], topolo
     yield from (present[name] for name in told)
 
 
-def _with_same_parts(one: Incident, active: Sequence[Incident]) -> list[Incident]:
+def _by_part(incidents: Sequence[Incident]) -> dict[_Part, list[Incident]]:
+    """Of a storm over hundreds of jobs each is compared with those alone that name the same."""
+    found: dict[_Part, list[Incident]] = {}
+    for incident in incidents:
+        for part in shared_parts(incident):
+            found.setdefault(part, []).append(incident)
+    return found
+
+
+def _with_same_parts(one: Incident, by_part: Mapping[_Part, Sequence[Incident]]) -> list[Incident]:
     """Incidents of other jobs that name the same at about the same time."""
-    keys = shared_parts(one)
-    return [each for each in active if each.job != one.job and abs(each.since - one.since) <= TOGETHER_S and keys & shared_parts(each)] if keys else []
+    alike = {each.id: each for part in shared_parts(one) for each in by_part[part]}
+    return [each for each in alike.values() if each.job != one.job and abs(each.since - one.since) <= TOGETHER_S]
 
 
-def shared_parts(incident: Incident) -> frozenset[tuple[str, str, str]]:
+def shared_parts(incident: Incident) -> frozenset[_Part]:
     """What an incident names that other jobs may share: its culprit, else what the findings that are its fault are about, with the cause."""
     culprits = {(str(culprit.entity.kind), culprit.entity.name, "") for culprit in incident.culprits if culprit.entity.kind in PARTS}
     return frozenset(culprits or {(str(root.entity.kind), _shared_name(root), incident.cause) for root in _roots(incident) if root.entity.kind in PARTS})
