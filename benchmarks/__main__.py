@@ -50,7 +50,12 @@ ELASTIC = (
     "benchmarks.elastic.join",
     "benchmarks.elastic.state_rate",
 )
-CHECKPOINT = ("benchmarks.checkpoint.memory", "benchmarks.checkpoint.kills")
+CHECKPOINT = (
+    "benchmarks.checkpoint.memory",
+    "benchmarks.checkpoint.kills",
+    "benchmarks.checkpoint.node_kills",
+    "benchmarks.checkpoint.neighbour",
+)
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
 COLLECT = ("benchmarks.collect.job_log", "benchmarks.collect.gpu_cost", "benchmarks.collect.agent_cost", "benchmarks.collect.stream_away", "benchmarks.collect.path_at_size")
 """`benchmarks.collect.gpu_beside_nvidia_smi` and those of `benchmarks/gpu/` need a GPU: by hand."""

@@ -3,7 +3,8 @@
     python -m benchmarks.checkpoint.kills --moments 200 --seed 1
 
 Each of its tensors holds the number of its step: one of another step, or half of one, is a torn state. The trainer says which step is safe after
-each save; a state that is older than that is a lost one. The peer, torch.save over the same file, is killed in the same way.
+each save; a state that is older than that is a lost one. The peer, torch.save over the same file, is killed in the same way. Launcher and neighbour
+are killed by node_kills.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from eagle_eye.training import checkpoint
 TENSORS, ELEMENTS = 16, 65_536
 LONGEST_S = 0.15
 """From the first save that is safe until the kill, at most: some ten saves."""
+SEGMENT = "worker-0.memory"
 NUMBER = 8
 """Bytes of a number of a step in the pipe."""
 
@@ -70,11 +72,12 @@ def train_in_memory(home: Path, tell: Callable[[int], None]) -> None:
     """The tensors are parameters of an optimizer that adds 1 to each: copied beside the next step, which waits for the rest."""
     parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state_of(0).items()}
     optimizer = torch.optim.SGD(parameters.values(), lr=1.0)
-    memory = MemoryCheckpoints([optimizer], home / "worker.memory")
+    memory = MemoryCheckpoints([optimizer], home / SEGMENT)
+    found = memory.load(parameters)
     memory.prepare(parameters)
     for parameter in parameters.values():
         parameter.grad = torch.full_like(parameter, -1.0)
-    step = 0
+    step = found.step if found else 0
     while True:
         optimizer.step()
         step += 1
@@ -106,7 +109,7 @@ def train_with_torch_save(home: Path, tell: Callable[[int], None]) -> None:
 def load_from_memory(home: Path) -> Found:
     """By another client of the same file."""
     template = state_of(-1)
-    memory = MemoryCheckpoints([], home / "worker.memory")
+    memory = MemoryCheckpoints([], home / SEGMENT)
     found = memory.load(template)
     memory.close()
     return Found(-1, False, 0) if found is None else Found(found.step, is_torn(template, found.step), len(found.skipped))
@@ -143,6 +146,7 @@ def killed(train: Callable[[Path, Callable[[int], None]], None], home: Path, wai
     child = os.fork()  # torch is loaded
     if not child:
         os.close(mine)
+        torch.set_num_threads(1)  # torch makes its pool of threads anew in a child, and not while two threads ask for it
         try:
             train(home, lambda step: tell(its, step))
         finally:
