@@ -329,4 +329,5 @@ def _collective(activity: Activity | None) -> dict[str, object]:
         return {}
     return {
         "collective": last.operation, "collective_group": last.group, "collective_number": last.number, "collective_pending": int(last.pending),
+        "collective_calls": last.calls, "collective_size": last.size or "",
     }  # fmt: skip

@@ -266,6 +266,20 @@ CAUSES = (
         early_s=5.0,
         rivals=(("held by a debugger", "the process state is t instead of T"),),
     ),
+    *(
+        Cause(
+            "collective mismatch",
+            "collective.mismatch",
+            severity,
+            statuses,
+            (*STALLS, Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM)),
+            of_node=False,
+            together_s=30.0,
+            early_s=600.0,
+            rivals=(("a tensor's shape or a branch that follows from data", "whether it comes back in the same collective after a restart"),),
+        )
+        for severity, statuses in ((Severity.SEV2, ("mismatch stands",)), (Severity.INFO, ()))
+    ),
     Cause(
         "python hang",
         "worker.stalled",

@@ -88,6 +88,8 @@ STOPPED = Escalation(levels=("reattempt", "restart_worker"), stops_job=True)
 """By a signal, which some program sent: however often that happens, it shows nothing against the node. No stacks: the process state says it
 all, and asking a stopped process for its stack only costs time."""
 HANG = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), evidence=("dump",), stops_job=True, inferred=True)
+MISMATCH = Escalation(levels=("restart_worker",), evidence=("dump",), stops_job=True, inferred=True, remedy="mend the call that the evidence names: the ranks of a group have to call the same collectives alike")
+"""Calls of collectives that do not agree are the program's: a restart may pass by what brought them about, another node does not."""
 SLOW = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), cost_weighed=True, inferred=True)
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
@@ -129,6 +131,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "network error": NETWORK,
     "collective timeout": NETWORK,
     "worker stopped": STOPPED,
+    "collective mismatch": MISMATCH,
     "python hang": HANG,
     "worker hang": HANG,
     "job stalled": HANG,

@@ -172,6 +172,16 @@ def lagging_rank(draft: Draft) -> None:
         draft.tell("nccl.outlier_ranks", job, communicator="0x9e", size="8", numbered_by="job", lagging="3", lagging_count="1", operation="AllReduce", newest="7", epoch="1")
 
 
+def other_call(draft: Draft) -> None:
+    for index, name in enumerate(draft.layout.workers):
+        worker = Entity(kind=Kind.WORKER, name=name)
+        if draft.tick == 32:
+            calls = {"collective_group": "0", "collective_number": "7", "collective_pending": "1", "collective_calls": f"7 all_reduce {9 if index == 2 else 8} 8 Float"}
+            draft.tell("stall", worker, age_s="2.5", state="S", epoch=str(draft.layout.epoch), collective="all_reduce", **calls)
+        if draft.tick == 33:
+            draft.tell("resumed", worker, epoch=str(draft.layout.epoch))
+
+
 def drained(draft: Draft) -> None:
     node = Entity(kind=Kind.NODE, name=draft.layout.nodes[-1])
     if draft.tick == 36:
@@ -202,6 +212,7 @@ def everything_goes_wrong() -> tuple[Frame, ...]:
     faults: list[Fault] = [
         deaths,
         lagging_rank,
+        other_call,
         drained,
         bad_loss,
         SlowWorker(3, 4.0, 20, 38),

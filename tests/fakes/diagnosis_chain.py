@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from detectors.collective_mismatch import CollectiveMismatch
 from detectors.collector_health import CollectorHealth
 from detectors.diagnosis import Diagnosis
 from detectors.early_ends import EarlyEnds
@@ -37,7 +38,7 @@ RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum, UnusedNodes, StoppedLaunchers)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, CollectiveMismatch, Stall, IterationTime, Straggler, ThroughputLoss, Loss, XidErrors, KernelErrors, LogErrors, CollectorHealth, NcclRanks, LauncherQuorum, UnusedNodes, StoppedLaunchers)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 

@@ -44,7 +44,7 @@ EVENTS: dict[str, tuple[Kind, dict[str, str]]] = {
     "worker.finished": (Kind.WORKER, {"pid": "71", "rank": "0", "epoch": "1", "step": "3"}),
     "exception": (Kind.WORKER, {"type": "OSError", "message": "Connection reset by peer", "traceback": "a\nb\nOSError: x", "frame": "t.py:3 in f", "rank": "0", "epoch": "1", "step": "3", "pid": "71", "notes": "in step 3", "path": "/x", "errno": "ENOSPC", "free_bytes": "0"}),
     "thread.exception": (Kind.WORKER, {"type": "ValueError", "message": "no", "thread": "loader", "epoch": "1"}),
-    "stall": (Kind.WORKER, {"step": "3", "marks": "30", "step_marks": "2", "phase": "communication", "age_s": "4.5", "state": "S", "epoch": "1", "rank": "0", "activity": "standing", "doing": "waits", "place": "t.py:3 f", "gpu": "", "collective": "all_reduce", "collective_group": "0", "collective_number": "7", "collective_pending": "1", "ended": ""}),
+    "stall": (Kind.WORKER, {"step": "3", "marks": "30", "step_marks": "2", "phase": "communication", "age_s": "4.5", "state": "S", "epoch": "1", "rank": "0", "activity": "standing", "doing": "waits", "place": "t.py:3 f", "gpu": "", "collective": "all_reduce", "collective_group": "0", "collective_number": "7", "collective_pending": "1", "collective_calls": "7 all_reduce 4 4 Float", "collective_size": "2", "ended": ""}),
     "resumed": (Kind.WORKER, {"step": "3", "epoch": "1"}),
     "gpu.xid": (Kind.GPU, {"code": "79", "index": "0", "pci": "0000:65:00.0"}),
     "gpu.recovery_action": (Kind.GPU, {"action": "reset", "code": "1", "index": "0", "pci": "0000:65:00.0"}),
