@@ -19,6 +19,7 @@ from eagle_eye.types import (
 )
 
 from .causes import EVERYWHERE, LASTING, PROGRAM_ON_GPU, RECOVERY_S, WHOLE_NODE, Cause
+from .confidence import calibrated
 from .finding_relations import are_one_fault, cause_of, explains, movers, only_of_the_program, says_the_same, strength
 from .network_place import BROKEN_BY_LINKS, DOWN, SWITCH_DOWN, broken_part
 
@@ -88,7 +89,7 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     return msgspec.structs.replace(
         incident,
         cause=word,
-        culprits=tuple(Culprit(entity=entity, confidence=score) for entity in blamed),
+        culprits=tuple(Culprit(entity=entity, confidence=calibrated(word, score), score=score) for entity in blamed),
         severity=severity,
         evidence=evidence,
         rivals=tuple(Rival(cause=rival, apart=apart) for rival, apart in cause.rivals),

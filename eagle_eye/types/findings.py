@@ -65,6 +65,14 @@ class Culprit(Noun, frozen=True, kw_only=True):
 
     entity: Entity
     confidence: Real
+    """0 to 1: how often such an accusation was right in drills, as far as its findings are sure (detectors/diagnosis/confidence.py)."""
+    score: Real = 1.0
+    """0 to 1: how sure the findings are. What evicts asks for both."""
+
+    @property
+    def proof(self) -> float:
+        """What an eviction may rest on: no calibration makes one easier."""
+        return min(self.confidence, self.score)
 
 
 class Rival(Noun, frozen=True, kw_only=True):

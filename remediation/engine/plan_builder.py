@@ -145,9 +145,9 @@ def exclusion(incident: Incident, job: JobState, policy: EngineSettings) -> tupl
     """The nodes to evict: those of sure culprits, and never the last ones that the job needs."""
     if not incident.culprits:
         return NoPlan("no culprit is named, and no node is evicted without one")
-    sure = [culprit for culprit in incident.culprits if culprit.confidence >= policy.confidence]
+    sure = [culprit for culprit in incident.culprits if culprit.proof >= policy.confidence]
     if not sure:
-        best = max(culprit.confidence for culprit in incident.culprits)
+        best = max(culprit.proof for culprit in incident.culprits)
         return NoPlan(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} is needed to evict it")
     inside = job.layout.nodes if job.layout is not None else ()
     nodes = tuple(dict.fromkeys(node for node in (node_of(culprit, job) for culprit in sure) if node in inside))

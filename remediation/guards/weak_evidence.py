@@ -59,4 +59,4 @@ def _detectors(incident: Incident) -> set[str]:
 
 def _confidence(node: str, situation: Situation) -> float:
     culprits = situation.incident.culprits
-    return max((culprit.confidence for culprit in culprits if node_of(culprit.entity, situation.topology) == node), default=0.0)
+    return max((culprit.proof for culprit in culprits if node_of(culprit.entity, situation.topology) == node), default=0.0)

@@ -1,5 +1,6 @@
 """`eagle-eye evaluate`: what detectors and diagnosis make of labelled data."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +36,8 @@ def command(context: click.Context, data: Path | None, only: tuple[str, ...], ht
     """Read labelled data sets through the chain that runs live (collectors, frames, detectors, diagnosis), compare the verdicts with the labels, and print
     figure, goal and what others reach. Nothing is sent to a server. Exits with 1 where a goal is missed or a data set cannot be read.
 
-    What is in each data set, and what is asked of it: docs/evaluate.md. `cluster` makes a synthetic cluster, `score` compares verdicts of any detector with its labels.
+    What is in each data set, and what is asked of it: docs/evaluate.md. `cluster` makes a synthetic cluster, `score` compares verdicts of any detector with its labels, `drills` leads synthetic incidents
+    through the whole chain.
 
     \b
     Examples:
@@ -44,6 +46,7 @@ def command(context: click.Context, data: Path | None, only: tuple[str, ...], ht
       eagle-eye evaluate --data data --html evaluation.html
       eagle-eye evaluate cluster --gpus 1000 --seed 7 --out cluster
       eagle-eye evaluate score cluster/labels.jsonl verdicts.jsonl
+      eagle-eye evaluate drills --incidents 500 --seed 7
     """
     if context.invoked_subcommand is not None:
         return
@@ -94,6 +97,38 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
     if not no_verdicts:
         words = f"eagle-eye evaluate cluster --gpus {gpus} --seed {seed} --steps {steps}" + (f" --data {shlex.quote(str(data))}" if data else "")
         _finish(_named(cluster_score.score(run.labels, run.verdicts), "cluster"), html, words, wide=wide, json_lines=json_lines)
+
+
+@command.command(short_help="drill the whole chain with synthetic incidents of every class, half of them innocent twins")
+@click.option("--incidents", type=click.IntRange(min=1), default=500, show_default=True, help="Drills; a tenth of them has two jobs.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed gives the same drills.")
+@click.option("--jobs", "processes", type=click.IntRange(min=1), default=lambda: os.cpu_count() or 1, show_default="processors", help="Drills that run at once, each in a process of its own.")
+@click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Also write how often accusations of each cause were right, as a file that calibrates confidence (docs/evaluate.md).")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write an HTML page; it opens without a network.")
+@options.wide
+@options.as_json
+def drills(incidents: int, seed: int, processes: int, counts: Path | None, html: Path | None, wide: bool, json_lines: bool) -> None:
+    """Draw incidents from a seed, each a fault or a twin that only looks like one, in jobs of 64 to 4,096 ranks; lead each through frames, detectors, diagnosis and the plan that
+    would be proposed, and print how often class and culprit are right, which healthy nodes would be evicted, and how far the stated confidence is from what was right.
+    Exits with 1 where a goal is missed.
+
+    \b
+    Examples:
+      eagle-eye evaluate drills --incidents 50 --seed 7
+      eagle-eye evaluate drills --incidents 2000 --seed 1001 --counts confidence_counts.toml
+    """
+    from eagle_eye.app.evaluation.drill_corpus import accusation_file, drill_run, drill_score, planned_drills
+
+    if html is not None:
+        evaluation_page.check_page_path(html)
+    plans = planned_drills.planned_drills(incidents, seed)
+    with _progress(len(plans)) as done:
+        verdicts = sorted(drill_run.run_drills(plans, processes, done), key=lambda verdict: verdict.number)
+    words = f"eagle-eye evaluate drills --incidents {incidents} --seed {seed}"
+    if counts is not None:
+        accusation_file.write_counts(counts, verdicts, words)
+        click.echo(f"{counts} written", err=True)
+    _finish(_named(drill_score.score(verdicts), "drills"), html, words, wide=wide, json_lines=json_lines)
 
 
 @command.command(short_help="compare the verdicts of any detector with the labels of a synthetic cluster")

@@ -1,5 +1,6 @@
 """Who may be left out of a job, and why not."""
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -36,6 +37,11 @@ def test_sure_culprits_alone_are_left_out(job: JobState) -> None:
     unsure = exclusion(an_incident(culprits=(culprit("node-c", confidence=0.49),)), job, EngineSettings(confidence=0.5))
     assert isinstance(unsure, NoPlan)
     assert "confidence 0.49, 0.50 is needed" in unsure.why
+
+
+def test_a_confidence_that_drills_have_raised_leaves_nobody_out(job: JobState) -> None:
+    raised = an_incident(culprits=(msgspec.structs.replace(culprit("node-c", confidence=0.97), score=0.45),))
+    assert isinstance(exclusion(raised, job, EngineSettings(confidence=0.5)), NoPlan)
 
 
 def test_a_node_outside_the_job_is_not_left_out_of_it(job: JobState) -> None:

@@ -61,6 +61,12 @@ def test_the_unknown_and_the_unsure_are_not_isolated():
     assert isinstance(WeakEvidence()(LEAVE, situation(incident=incident(confidence=0.5))), Allow)
 
 
+def test_a_confidence_that_drills_have_raised_is_no_better_evidence():
+    told = incident(confidence=0.97)
+    raised = replace(told, culprits=(replace(told.culprits[0], score=0.45),))
+    assert isinstance(WeakEvidence()(LEAVE, situation(incident=raised)), Refuse)
+
+
 def test_each_node_that_is_isolated_needs_a_culprit_of_its_own():
     verdict = WeakEvidence()(plan(exclude=("b", "c")), situation())
     assert isinstance(verdict, Refuse)

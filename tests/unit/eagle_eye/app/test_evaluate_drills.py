@@ -1,0 +1,83 @@
+"""`eagle-eye evaluate drills`: the same seed is the same corpus, half of it is innocent, the chain is right about each kind, and what is wrong is counted."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from detectors.exceptions import Exceptions
+from detectors.exits import Exits
+from detectors.fabric_errors import FabricErrors
+from eagle_eye.app.cli import main
+from eagle_eye.app.evaluation.drill_corpus.accusation_file import write_counts
+from eagle_eye.app.evaluation.drill_corpus.drill_run import Accusation, DrillVerdict, run_drill
+from eagle_eye.app.evaluation.drill_corpus.drill_score import calibration_error, score
+from eagle_eye.app.evaluation.drill_corpus.kinds import KINDS
+from eagle_eye.app.evaluation.drill_corpus.planned_drills import PlannedDrill, planned_drills
+
+
+def test_the_same_seed_is_the_same_corpus_half_of_it_innocent_and_a_tenth_with_two_jobs() -> None:
+    plans = planned_drills(500, 7)
+    assert plans == planned_drills(500, 7) != planned_drills(500, 8)
+    by_name = {kind.name: kind for kind in KINDS}
+    assert sum(by_name[plan.kind].fault for plan in plans) == 250
+    assert sum(len(plan.sizes) == 2 for plan in plans) == 50
+    assert {plan.kind for plan in plans} == set(by_name)
+    assert {size for plan in plans for size in plan.sizes} == {64, 128, 256, 512, 1024, 2048, 4096}
+
+
+DETECTORS = [("exits", Exits()), ("exceptions", Exceptions()), ("fabric_errors", FabricErrors())]
+
+
+@pytest.mark.parametrize("name", ["worker killed", "words of ECC from the script", "two jobs: their switch loses a rail, both train on"])
+def test_a_drill_goes_through_the_whole_chain(name: str) -> None:
+    kind = next(kind for kind in KINDS if kind.name == name)
+    found = run_drill(PlannedDrill(1, name, (64,) * kind.jobs, 7), DETECTORS)
+    assert (found.class_right, found.culprit_right, found.ever_accused, found.evicted) == (True, True, 0, ())
+
+
+def test_the_same_drill_is_the_same_verdict_and_a_blind_chain_is_wrong() -> None:
+    plan = PlannedDrill(1, "worker exits without a word", (64,), 8)
+    assert run_drill(plan, DETECTORS[:1]) == run_drill(plan, DETECTORS[:1])
+    blind = run_drill(plan, DETECTORS[2:])
+    assert (blind.told, blind.class_right, blind.culprit_right, blind.accusations) == ((), False, False, ())
+
+
+def drilled(number: int, *, right: bool = True, evicted: tuple[str, ...] = (), confidence: float = 0.95, fault: bool = True) -> DrillVerdict:
+    accusation = Accusation(cause="worker killed", confidence=confidence, score=1.0, right=right)
+    return DrillVerdict(
+        number=number, kind="worker killed", family="death", fault=fault, ranks=64, causes=("worker killed",), told=("worker killed",) if right else ("exception",), culprits=("gpu g",),
+        accused=("gpu g",) if right else ("gpu h",), class_right=right, culprit_right=right, ever_accused=0 if right else 1, evicted=evicted, accusations=(accusation,), delay_s=1.0 if right else None,
+    )  # fmt: skip
+
+
+def test_what_is_wrong_is_counted_and_named() -> None:
+    met = {each.what: each for each in score([drilled(number) for number in range(40)])}
+    assert (met["class and culprit right"].figure, met["class and culprit right"].met) == ("40 of 40 (100.0%)", True)
+    missed = {each.what: each for each in score([drilled(0, right=False, evicted=("n1",)), drilled(1)])}
+    assert (missed["class and culprit right"].met, missed["healthy nodes that a proposed plan evicts"].met) == (False, False)
+    assert "told exception, accused gpu h" in missed["class and culprit right"].reason
+    assert missed["drills in which somebody healthy stood accused for a second"].figure == "1 of 2 (50.0%)"
+
+
+def test_the_calibration_error_is_how_far_confidence_is_from_what_was_right() -> None:
+    told = [Accusation(cause="c", confidence=0.95, score=1.0, right=number < 8) for number in range(10)]
+    assert calibration_error(told) == pytest.approx(0.15)
+    unsure = [Accusation(cause="c", confidence=0.25, score=1.0, right=number < 1) for number in range(4)]
+    assert calibration_error([*told, *unsure]) == pytest.approx((10 * 0.15 + 4 * 0.0) / 14)
+    assert calibration_error([]) == 0.0
+    assert calibration_error([Accusation(cause="c", confidence=1.0, score=1.0, right=True)]) == 0.0
+
+
+def test_counts_are_written_with_the_command_that_made_them(tmp_path: Path) -> None:
+    write_counts(tmp_path / "counts.toml", [drilled(0), drilled(1, right=False)], "eagle-eye evaluate drills --seed 1")
+    table = tomllib.loads((tmp_path / "counts.toml").read_text())
+    assert table == {"made_by": "eagle-eye evaluate drills --seed 1", "drills": 2, "causes": {"worker killed": {"told": 2, "right": 1}}}
+
+
+def test_the_command_prints_figures_beside_goals(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["evaluate", "drills", "--incidents", "1", "--seed", "5", "--jobs", "1", "--counts", str(tmp_path / "c.toml"), "--json"])
+    assert result.exit_code in (0, 1), result.output
+    assert "class and culprit right" in result.output
+    assert (tmp_path / "c.toml").exists()
