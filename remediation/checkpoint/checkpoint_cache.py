@@ -277,11 +277,13 @@ class CheckpointCache:
             self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
             self._due_since, self._told_late = None, False
         files = self._files()
-        if copy is not None and (segment := files.segment(place.file)) is not None:
+        segment = files.segment(place.file)
+        stamp = segment.stamp(place.slot) if segment is not None else None
+        if copy is not None and segment is not None:
             segment.hold(place.slot, sequence, 0.0)
         files.close()
-        if broken and copy is not None:
-            self._report(place.file, copy.step, f"the copy in slot {place.slot} is broken: {why}")
+        if broken and stamp is not None and stamp.sequence == sequence:  # its worker may have written it anew meanwhile: nothing is wrong then
+            self._report(place.file, stamp.step, f"the copy in slot {place.slot} is broken: {why}")
 
     def _reading(self, place: Place) -> None:
         """It is being fetched: it stays."""

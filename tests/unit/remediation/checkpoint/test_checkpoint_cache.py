@@ -20,7 +20,7 @@ from eagle_eye.types import Layout, RankPlacement
 from remediation.checkpoint import backup_keeper, checkpoint_cache
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.checkpoint.copy_search import Found, Wanted
-from remediation.checkpoint.copy_states import CopyState
+from remediation.checkpoint.copy_states import CopyState, Place
 
 from .test_copies_over_tcp import payload_of, written
 
@@ -143,6 +143,22 @@ def test_a_broken_copy_is_told_and_not_sent(tmp_path: Path) -> None:
         assert states(cluster.caches["n1"])[0] is CopyState.BROKEN
 
     run(tmp_path, work, *NODES)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_copy_that_was_written_anew_while_it_was_fetched_is_not_told_as_broken(tmp_path: Path, rewritten: bool) -> None:
+    """As where a fetch was held up for longer than the copy is held for it: its bytes are those of two steps, and each step's are right."""
+
+    async def work(cluster: Cluster) -> None:
+        own = tmp_path / "ee-n1-0.memory"
+        with closing(written(own, {0: 5, 1: 6}, rank=1)) as segment:
+            if rewritten:
+                segment.clear(1)
+            cluster.caches["n1"]._settled(Place(own.name, 1), 2, True, "bytes 0 to 65536 are not as they were written")
+            await asyncio.sleep(0.01)
+            assert [(attributes["step"], "is broken" in text) for text, attributes in cluster.told] == ([] if rewritten else [("6", True)])
+
+    run(tmp_path, work, "n1")
 
 
 def test_a_neighbour_that_does_not_ask_is_told_once_and_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
