@@ -83,9 +83,9 @@ class MetricForecast:
         columns = _columns(self._model, look.names)
         now = _aligned(look.matrix, columns)
         seen = departures(self._model, _aligned(before.matrix, columns), now)
-        read = np.isfinite(now).any(axis=1)
+        read, newest = np.isfinite(now).any(axis=1), seen.scores.tolist()
         for place in np.flatnonzero(read).tolist():
-            scores = [*self._scores.get(look.nodes[place], []), float(seen.scores[place])][-self.looks :]
+            scores = [*self._scores.get(look.nodes[place], []), newest[place]][-self.looks :]
             self._scores[look.nodes[place]] = scores
         self._scores = {node: self._scores[node] for node in look.nodes if node in self._scores}
         yield from self._tell(look, now, seen.strengths)

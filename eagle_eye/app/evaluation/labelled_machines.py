@@ -61,7 +61,7 @@ def scored(machine: LabelledMachine) -> MachineScores:
     except ValueError as error:
         raise DataSetError(f"{machine.name}: {error}; {REMEDY}") from error
     seen = departures(model, np.vstack([train[-1:], test[:-1]]), test)
-    return MachineScores(machine, _mean_of_looks(seen.scores), [_hits(seen, *each) for each in machine.explained if each[2]])
+    return MachineScores(machine, mean_of_looks(seen.scores), [_hits(seen, *each) for each in machine.explained if each[2]])
 
 
 def explaining_metrics(found: Sequence[MachineScores]) -> Figure:
@@ -71,8 +71,8 @@ def explaining_metrics(found: Sequence[MachineScores]) -> Figure:
     return Figure(what=f"{len(hits)} anomalies: metrics that explain them (HitRate@100 %)", figure=f"{hit:.3f}", goal=f"≥ {HIT_GOAL}", met=hit >= HIT_GOAL)
 
 
-def _mean_of_looks(scores: Doubles) -> Doubles:
-    """Of the newest at each sample; of the first ones fewer."""
+def mean_of_looks(scores: Doubles) -> Doubles:
+    """Of the newest samples at each; of the first ones fewer."""
     sums = np.cumsum(np.concatenate([np.zeros(LOOKS), scores]))
     means: Doubles = (sums[LOOKS:] - sums[:-LOOKS]) / np.minimum(np.arange(1, len(scores) + 1), LOOKS)
     return means

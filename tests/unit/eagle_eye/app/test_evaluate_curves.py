@@ -1,4 +1,4 @@
-"""`eagle-eye evaluate` on loss curves, made up and short."""
+"""`eagle-eye evaluate` on loss curves and series of one metric, made up and short."""
 
 import gzip
 from pathlib import Path
@@ -80,3 +80,40 @@ def test_each_fault_written_into_a_curve_is_told_and_of_its_twins_nothing() -> N
     assert all(" of 1" in each.figure for each in found)  # the second is too short for any
     blind = list(figures_of_faults([curve], DETECTORS[:1]))
     assert [each.met for each in blind] == [False, False, True, False, True, True]
+
+
+def series(folder: Path, value: float, *, marked: bool = True) -> None:
+    """600 rows, of which the first 90 are for learning; from row 300 on the metric swings as far as `value`."""
+    moments = [f"2026-01-01 {number // 60:02d}:{number % 60:02d}:00" for number in range(600)]
+    values = np.random.default_rng(1).normal(10.0, 1.0, 600)
+    values[300:320] += value * (-1.0) ** np.arange(20)
+    write(folder / "made__up.csv.gz", "timestamp,value", *(f"{moment},{number}" for moment, number in zip(moments, values.tolist(), strict=True)))
+    write(folder / "files.csv", "file,gz", "made/up.csv,made__up.csv.gz")
+    write(folder / "windows.json", f'{{"made/up.csv": {[[moments[298] + ".000000", moments[340] + ".000000"]] if marked else []}}}'.replace("'", '"'))
+
+
+def test_an_alarm_at_the_start_of_a_marked_window_is_worth_nearly_all(tmp_path: Path) -> None:
+    series(tmp_path / "nab", 30.0)
+    own, best = figures_of(tmp_path, "nab")
+    assert own.what.startswith("1 series, 1 windows")
+    assert float(own.figure) > 90.0
+    assert (best.met, float(best.figure) >= float(own.figure)) == (True, True)
+    assert "whole corpus" in best.others
+    series(tmp_path / "nab", 0.0)
+    _, missed = figures_of(tmp_path, "nab")
+    assert missed.met is False
+
+
+def test_what_others_reach_comes_from_their_raw_scores(tmp_path: Path) -> None:
+    series(tmp_path / "nab", 30.0)
+    alarm = (np.arange(600) == 298).astype(np.float64)
+    np.savez(tmp_path / "nab" / "detector_scores.npz", **{f"{name}|made/up.csv": alarm for name in ("ARTime", "contextOSE", "numenta")})
+    _, best = figures_of(tmp_path, "nab")
+    assert best.others.startswith("these series: ARTime 100.0, contextOSE 100.0")
+
+
+def test_a_window_that_begins_at_no_row_is_named(tmp_path: Path) -> None:
+    series(tmp_path / "nab", 30.0)
+    write(tmp_path / "nab" / "windows.json", '{"made/up.csv": [["2025-01-01 00:00:00", "2026-01-01 05:00:00"]]}')
+    with pytest.raises(DataSetError, match=r"made__up\.csv\.gz: its values or its windows are of another form"):
+        list(figures_of(tmp_path, "nab"))
