@@ -129,9 +129,8 @@ class StoredTable:
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """What this process holds of it: the shard of a DTensor, without its gradient."""
-    detached = tensor.detach()
-    local: torch.Tensor = detached.to_local() if hasattr(detached, "to_local") else detached
-    return local
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach()  # of the DTensor itself it would be an operation that DTensor dispatches, in each save
 
 
 def shard_of(tensor: torch.Tensor) -> str:
