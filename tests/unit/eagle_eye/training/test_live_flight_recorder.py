@@ -55,7 +55,7 @@ def test_of_a_job_on_gpus_the_collectives_of_nccl_are_found(tmp_path: Path) -> N
     """The recorder of all else is there, too, and empty."""
     answers = {"dump_nccl_trace_json": recorded(entry("nccl", 7, 1, over=True), entry("nccl", 8, 2, over=False)), "fr_trace_json": recorded()}
     with worker(tmp_path / "0.fr", answers) as path:
-        assert last_collective(path) == LastCollective("0 default_pg nccl", 8, "all_reduce", pending=True)
+        assert last_collective(path) == LastCollective("0 default_pg nccl", 8, "all_reduce", pending=True, calls="7 all_reduce -1 -1; 8 all_reduce -1 -1")
 
 
 def test_the_newest_of_two_backends_is_the_newest_of_all(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_the_newest_of_two_backends_is_the_newest_of_all(tmp_path: Path) -> None
         record = live_flight_recorder.dump(path)
         assert record is not None
         assert [each["collective_seq_id"] for each in record["entries"]] == [90, 7, 91]
-        assert last_collective(path) == LastCollective("0 default_pg", 91, "all_reduce", pending=False)
+        assert last_collective(path) == LastCollective("0 default_pg", 91, "all_reduce", pending=False, calls="90 all_reduce -1 -1; 91 all_reduce -1 -1")
 
 
 def test_a_torch_without_gpus_has_no_recorder_of_nccl(tmp_path: Path) -> None:
     with worker(tmp_path / "0.fr", {"fr_trace_json": recorded(entry("gloo", 3, 1, over=False))}) as path:
-        assert last_collective(path) == LastCollective("0 default_pg", 3, "all_reduce", pending=True)
+        assert last_collective(path) == LastCollective("0 default_pg", 3, "all_reduce", pending=True, calls="3 all_reduce -1 -1")
 
 
 @contextmanager
