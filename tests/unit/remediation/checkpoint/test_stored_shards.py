@@ -49,6 +49,8 @@ def test_shards_of_two_ranks_are_loaded_by_as_many_or_by_three(node: Callable[..
         assert found.state["random"].tolist() == [own[rank]]
     state, _ = checkpoint.load(nodes[0].home) or ({}, 0)
     assert torch.equal(state["model"][0], FULL)
+    with mesh(0, 2):
+        assert node(0, 2).load_into({"random": torch.tensor([0])}) is None, "nobody knows how the shard is to be cut"
 
 
 def test_what_storage_cannot_hold_is_told_by_name(node: Callable[..., Node]) -> None:  # noqa: F811
