@@ -73,7 +73,7 @@ def test_what_the_job_does_to_itself_is_not_silenced(make_world):
 @pytest.mark.parametrize(("order", "said"), [
     ({"job": "tenant/gpd"}, r"there is no job 'tenant/gpd'; there are: tenant/gpt/run1.*--ahead"),
     ({"node": "node-x"}, r"there is no node 'node-x'; there are: node-a, node-b"),
-    ({"cause": "slow nod"}, "no repair exists for a cause like 'slow nod'; causes: collective timeout"),
+    ({"cause": "slow nod"}, "no repair exists for a cause like 'slow nod'; causes: collective mismatch, collective timeout"),
     ({"seconds": 0.0}, "give a duration, e.g. --for 2h"),
     ({"reason": " "}, "give a reason"),
     ({"job": ""}, "name a job, a node or a cause"),
