@@ -52,6 +52,7 @@ ELASTIC = (
 )
 CHECKPOINT = (
     "benchmarks.checkpoint.memory",
+    "benchmarks.checkpoint.backup",
     "benchmarks.checkpoint.kills",
     "benchmarks.checkpoint.node_kills",
     "benchmarks.checkpoint.neighbour",

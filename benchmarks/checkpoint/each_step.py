@@ -4,12 +4,14 @@ A transformer of 3 million parameters, 8 sequences of 256 tokens for each worker
 a step depends on the tokens of a step alone: 12 bytes are copied for a parameter, 6 operations done for each token and parameter.
 """
 
+import copy
 import math
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,51 +54,82 @@ def each_step(pairs: int) -> EachStep:
     if any(rank.returncode for rank in ranks):
         raise RuntimeError(f"a worker ended with {[rank.returncode for rank in ranks]}")
     saved, bare, blocked, size, left_out = zip(*(_numbers(text) for text in told), strict=True)
-    ratios = [with_us / without - 1 for with_us, without in zip(saved[0], bare[0], strict=True)]
-    mean, spread = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
-    student = STUDENT[max(count for count in STUDENT if count <= max(len(ratios), 5))]
+    mean, bound = slowed(saved[0], bare[0])
     return EachStep(
-        pairs=len(ratios), steps=STEPS, step_s=statistics.median(bare[0]) / STEPS, state_mb=size[0][0] / 1e6, slowed=mean, bound=mean + student * spread,
+        pairs=len(bare[0]), steps=STEPS, step_s=statistics.median(bare[0]) / STEPS, state_mb=size[0][0] / 1e6, slowed=mean, bound=bound,
         blocked_s=statistics.mean(value[0] for value in blocked), left_out=int(sum(value[0] for value in left_out)),
     )  # fmt: skip
+
+
+def slowed(with_it: Sequence[float], without: Sequence[float]) -> tuple[float, float]:
+    """Mean slow-down of pairs, and the upper end of its 95 % interval."""
+    ratios = [one / other - 1 for one, other in zip(with_it, without, strict=True)]
+    mean, spread = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
+    return mean, mean + STUDENT[max(count for count in STUDENT if count <= max(len(ratios), 5))] * spread
 
 
 def _numbers(text: str) -> list[list[float]]:
     return [[float(word) for word in line.split()] for line in text.splitlines()]
 
 
+class Training:
+    """One rank of the two, with the process group of this process's environment."""
+
+    def __init__(self, path: str) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        torch.distributed.init_process_group("gloo")
+        layer = torch.nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
+        self._model = torch.nn.parallel.DistributedDataParallel(torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False))
+        self._optimizer = torch.optim.AdamW(self._model.parameters())
+        self._tokens = torch.randn(BATCH, LENGTH, WIDTH)
+        self.memory = MemoryCheckpoints([self._optimizer], path)
+
+    @property
+    def bytes(self) -> int:
+        """Of the state."""
+        return sum(each.nbytes for each in self._model.parameters()) * 3
+
+    def state(self) -> dict[str, object]:
+        return {"model": self._model.module.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def copied(self) -> dict[str, object]:
+        """The state, independent of what trains on."""
+        return copy.deepcopy(self.state())
+
+    def steps(self, numbers: Iterable[int], after: Callable[[int], None]) -> float:
+        """Seconds of so many steps, on this rank; the ranks wait for one another in each."""
+        began = time.perf_counter()
+        for number in numbers:
+            self._model(self._tokens).square().mean().backward()
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+            after(number)
+        return time.perf_counter() - began
+
+
 def worker(pairs: int) -> None:
     """One rank: prints the seconds of the parts with and without checkpoints, the time blocked a step, the bytes of the state, and saves left out."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch.distributed.init_process_group("gloo")
-    layer = torch.nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False))
-    optimizer = torch.optim.AdamW(model.parameters())
     path = f"/dev/shm/eagle-eye-benchmark-{os.environ['MASTER_PORT']}-{os.environ['RANK']}.memory"
-    memory, tokens = MemoryCheckpoints([optimizer], path), torch.randn(BATCH, LENGTH, WIDTH)
+    training = Training(path)
+    memory = training.memory
 
-    def state() -> dict[str, object]:
-        return {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+    def save(step: int) -> None:
+        began = time.perf_counter()
+        memory.save(training.state(), step)
+        in_save.append(time.perf_counter() - began)
 
     def part(saving: bool) -> float:
-        """Seconds of STEPS steps, on this rank; the ranks wait for one another in each."""
+        """Seconds of STEPS steps."""
+        seconds = training.steps(range(STEPS), save if saving else lambda _: None)
         began = time.perf_counter()
-        for step in range(STEPS):
-            model(tokens).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if saving:
-                at = time.perf_counter()
-                memory.save(state(), step)
-                in_save.append(time.perf_counter() - at)
         if saving:
             memory.wait()
-        return time.perf_counter() - began
+        return seconds + time.perf_counter() - began
 
     in_save: list[float] = []
     part(saving=False)
-    memory.prepare(state())
+    memory.prepare(training.state())
     part(saving=True)
     in_save.clear()
     memory.waited_s, memory.left_out = 0.0, 0
@@ -107,8 +140,7 @@ def worker(pairs: int) -> None:
             torch.distributed.barrier()
             (saved if saving else bare).append(part(saving))
             memory.finish()
-    size = sum(each.nbytes for each in model.parameters()) * 3
-    for row in (saved, bare, [(sum(in_save) + memory.waited_s) / (pairs * STEPS)], [size], [memory.left_out]):
+    for row in (saved, bare, [(sum(in_save) + memory.waited_s) / (pairs * STEPS)], [training.bytes], [memory.left_out]):
         print(*row)
     memory.close()
     Path(path).unlink()
