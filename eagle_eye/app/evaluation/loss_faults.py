@@ -52,18 +52,19 @@ class JudgedFault(NamedTuple):
     """Steps until it was told; infinite if it was not, or need not be."""
 
 
-def figures_of_faults(curves: Sequence[LossCurve], detectors: Prototypes) -> Iterator[Figure]:
-    """One row for each fault and twin. Nothing is written into a curve that is too short."""
+def figures_of_faults(curves: Sequence[LossCurve], detectors: Prototypes, faults: Sequence[CurveFault] | None = None) -> Iterator[Figure]:
+    """One row for each fault and twin, all of them if none are given. Nothing is written into a curve that is too short."""
+    faults = FAULTS if faults is None else faults
     cases: dict[str, list[JudgedFault]] = {}
     for curve in (each.with_losses() for each in curves):
         rng = np.random.default_rng(zlib.crc32(curve.name.encode()))
-        for fault in FAULTS:
+        for fault in faults:
             if len(curve.losses) < fault.before + fault.after:
                 continue
             place = int(rng.integers(fault.before, len(curve.losses) - fault.after + 1))
             cut = curve.part(slice(place - fault.before, place + fault.after))
             cases.setdefault(fault.words, []).append(_judged(cut, fault.before, fault, rng, detectors))
-    for fault in FAULTS:
+    for fault in faults:
         if cases.get(fault.words):
             yield _figure(fault, cases[fault.words])
 

@@ -59,7 +59,7 @@ def test_fault_a_loss_that_jumps_is_told_once_it_stays_and_is_over_when_it_is_ba
 
 def test_twin_a_spike_of_some_steps_noise_and_a_fall_that_slows_down_are_no_rise() -> None:
     losses = falling(1500)
-    losses[[300, 301, 302, 303, 304, 700, 900]] *= 3.0
+    losses[[300, 301, 302, 303, 304, 700, 900, *range(1200, 1214)]] *= 3.0
     assert told(LossCourse(), frames(losses)) == []
     assert told(LossCourse(), frames(2.0 + noise(1500))) == []
 
@@ -98,6 +98,8 @@ def test_twin_a_restart_after_which_the_loss_falls_on_and_a_plateau_without_one_
 def test_twin_a_loss_that_had_ended_its_fall_before_the_restart_is_no_plateau() -> None:
     losses = np.maximum(6.0 - 0.005 * np.arange(1200), 3.5) + noise(1200)
     assert told(LossCourse(), frames(losses[:600]), frames(losses[600:], first=600, epoch=2, begun=RESTART)) == []
+    creeping = 3.5 + noise(1200) + 0.001 * np.maximum(np.arange(1200) - 600, 0)
+    assert (PLATEAU, True) not in told(LossCourse(), frames(creeping[:600]), frames(creeping[600:], first=600, epoch=2, begun=RESTART))
 
 
 def test_the_last_steps_of_an_epoch_that_is_over_say_nothing() -> None:

@@ -82,6 +82,15 @@ def test_each_fault_written_into_a_curve_is_told_and_of_its_twins_nothing() -> N
     assert [each.met for each in blind] == [False, False, True, False, True, True]
 
 
+def test_a_real_rise_of_a_curve_is_not_counted_against_its_twin() -> None:
+    count = np.arange(310.0)
+    rising = losses(1310)[1000:]
+    rising[200:] *= 1.3
+    curve = LossCurve("made/up", count, count + 1000.0, rising, np.full(310, np.nan), 1.0)
+    (twin,) = figures_of_faults([curve], DETECTORS, FAULTS[-1:])
+    assert twin.met is True
+
+
 def series(folder: Path, value: float, *, marked: bool = True) -> None:
     """600 rows, of which the first 90 are for learning; from row 300 on the metric swings as far as `value`."""
     moments = [f"2026-01-01 {number // 60:02d}:{number % 60:02d}:00" for number in range(600)]
