@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from eagle_eye.durations import rounded_duration_text
-from eagle_eye.topology import node_of_worker
-from eagle_eye.types import Entity, Incident, Kind
+from eagle_eye.topology import node_of
+from eagle_eye.types import Entity, Incident, Kind, Topology
 
 from .records import IncidentRecord, PastCordon
 
@@ -22,7 +22,8 @@ READ = 1000
 ENTITIES_SHOWN = 8
 """Of a storm that accuses a whole cluster."""
 CAUSES_SHOWN = 3
-_WITHIN_NODE = (Kind.LINK, Kind.MOUNT)
+_BY_NAME = Topology()
+"""In which nothing is known but what a name says."""
 
 
 class EntityHistory(NamedTuple):
@@ -68,8 +69,7 @@ def accused_of(incident: Incident) -> tuple[Entity, ...]:
 def _with_node(entity: Entity) -> Iterator[Entity]:
     if entity.kind not in (Kind.WORKER, Kind.JOB):
         yield entity
-    node = node_of_worker(entity.name) if entity.kind is Kind.WORKER else entity.name.partition("/")[0] if entity.kind in _WITHIN_NODE else ""
-    if node:
+    if node := node_of(entity, _BY_NAME):
         yield Entity(kind=Kind.NODE, name=node)
 
 

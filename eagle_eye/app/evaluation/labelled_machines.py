@@ -64,6 +64,15 @@ def scored(machine: LabelledMachine) -> MachineScores:
     return MachineScores(machine, mean_of_looks(seen.scores), [_hits(seen, *each) for each in machine.explained if each[2]])
 
 
+def mean_score(found: Sequence[MachineScores], scores: Sequence[float], what: str, *, goal: float, others: str) -> Figure:
+    """The mean of one score of each machine; where it misses the goal, with the lowest."""
+    mean = float(np.mean(scores))
+    lowest, name = min(zip(scores, (each.machine.name for each in found), strict=True))
+    return Figure(
+        what=f"{len(found)} {what}", figure=f"{mean:.3f}", goal=f"≥ {goal}", met=mean >= goal, others=others, reason="" if mean >= goal else f"lowest: {name} {lowest:.3f}"
+    )
+
+
 def explaining_metrics(found: Sequence[MachineScores]) -> Figure:
     """Whether the metrics that a person says explain an anomaly are named: the mean over all of them."""
     hits = [hit for each in found for hit in each.hits]

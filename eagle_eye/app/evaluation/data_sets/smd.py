@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from eagle_eye.app.evaluation.figures import Figure
-from eagle_eye.app.evaluation.labelled_machines import explaining_metrics, machines, scored
+from eagle_eye.app.evaluation.labelled_machines import explaining_metrics, machines, mean_score, scored
 from eagle_eye.app.evaluation.precision_curves import average_precision, period_of, vus_pr
 
 GOAL = 0.42
@@ -19,16 +19,7 @@ def figures(folder: Path) -> Iterator[Figure]:
     """Means over the machines. Raises DataSetError."""
     found = [scored(machine) for machine in machines(folder)]
     areas = [vus_pr(each.machine.labels, each.scores, period_of(each.machine.test[:, 0])) for each in found]
-    area = float(np.mean(areas))
-    worst = min(zip(areas, (each.machine.name for each in found), strict=True))
-    yield Figure(
-        what=f"{len(found)} machines: mean VUS-PR",
-        figure=f"{area:.3f}",
-        goal=f"≥ {GOAL}",
-        met=area >= GOAL,
-        others="PCA 0.364, KMeansAD 0.358, CNN 0.353 (TSB-AD, over 20 files)",
-        reason="" if area >= GOAL else f"lowest: {worst[1]} {worst[0]:.3f}",
-    )
+    yield mean_score(found, areas, "machines: mean VUS-PR", goal=GOAL, others="PCA 0.364, KMeansAD 0.358, CNN 0.353 (TSB-AD, over 20 files)")
     precision = float(np.mean([average_precision(each.machine.labels, each.scores) for each in found]))
     yield Figure(what="the same: mean AUC-PR", figure=f"{precision:.3f}", others="PCA of 90 % 0.482, largest deviation 0.360, random 0.047")
     yield explaining_metrics(found)
