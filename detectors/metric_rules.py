@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eagle_eye.durations import duration_text
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Claim, Entity, Evidence, Kind
@@ -17,7 +18,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Kind
 from .features.active_claims import ActiveClaims
 from .rules.condition import HAS, RISES
 from .rules.pack import RuleSet, rule_set
-from .rules.rule import SCORES, MetricRule, span_text
+from .rules.rule import SCORES, MetricRule
 from .rules.rule_state import Fired, RuleReading, RuleState
 
 CLAIMS_KEPT = 8192
@@ -114,7 +115,7 @@ def _evidence(rule: MetricRule, entity: Entity, fired: Fired) -> Iterator[Eviden
     """What the rule says, then each further number that it read."""
     first, *more = fired.readings
     table = rule.table
-    lasting = f" for {span_text(table.for_s)}" if table.for_s else ""
+    lasting = f" for {duration_text(table.for_s)}" if table.for_s else ""
     text = f"{entity}: {table.summary}: {_told(rule, first)}{lasting}; remedy: {table.advice}{f'; see {table.runbook}' if table.runbook else ''}"
     yield _line(f"{text} (rule {rule.name}, {table.severity})", first)
     for reading in more:
@@ -127,7 +128,7 @@ def _told(rule: MetricRule, reading: RuleReading) -> str:
         return f"{condition.metric} rose from {reading.limit:.6g} to {value:.6g}"
     if condition.op == HAS:
         return f"{condition.metric} is {int(value):#x}, which has {int(reading.limit):#x}"
-    what = f"the mean of {condition.metric} in {span_text(rule.table.mean_s)}" if rule.table.mean_s else condition.metric
+    what = f"the mean of {condition.metric} in {duration_text(rule.table.mean_s)}" if rule.table.mean_s else condition.metric
     beside = " of its peers" if condition.of_peers else ""
     return f"{what} is {value:.6g} ({condition.op} {reading.limit:.6g}{beside})"
 

@@ -7,6 +7,7 @@ cause. Severities are Unicron's (table 1) where it has the cause: the weakest re
 from dataclasses import dataclass
 from enum import Enum
 
+from detectors.features.launcher_states import OF_A_STOP
 from eagle_eye.types import Severity
 
 
@@ -200,7 +201,7 @@ CAUSES = (
             rivals=rivals,
         )
         for word, statuses, rivals in (
-            ("launcher stopped", ("stopped",), ()),
+            ("launcher stopped", (OF_A_STOP,), ()),
             ("launcher lost", (), (("control channel of the node cut", "whether the launcher's process still lives"),)),
         )
     ),

@@ -1,6 +1,5 @@
 """A rule as a pack holds it, and the file that a mistake in it is told of."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -77,16 +76,3 @@ class RuleProblem:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
-
-
-def span_text(seconds: float) -> str:
-    """For how long, as people read it.
-
-    >>> span_text(90.0), span_text(600.0), span_text(7200.0)
-    ('90 s', '10 min', '2 h')
-    """
-    for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length and math.isclose(seconds % length, 0.0):
-            return f"{seconds / length:g} {unit}"
-    return f"{seconds:g} s"
-

@@ -133,7 +133,10 @@ def start_time_of(pid: int) -> int:
 
 
 def is_alive(pid: int, start_time: int) -> bool:
-    """Whether the process that began then is there, and more of it than its exit status."""
+    """Whether the process that began then is there, and more of it than its exit status.
+
+    One that cannot be looked at is not; agents, which are not to report a death for want of a descriptor, ask `collectors.worker.procfs.alive`.
+    """
     fields = _stat_fields(pid)
     return bool(fields) and int(fields[_START_TIME]) == start_time and fields[_STATE] not in _ENDED
 

@@ -8,12 +8,13 @@ import msgspec
 from rich.console import Console
 
 from detectors.rules.pack import Pack, load, merged, rule_set, shipped
-from detectors.rules.rule import MetricRule, span_text
+from detectors.rules.rule import MetricRule
 from detectors.rules.rule_examples import ExampleResult, run_examples
 from eagle_eye.app import options
 from eagle_eye.app.printing import TableColumn, print_json, print_table, print_text
 from eagle_eye.app.rule_metrics import doubts
 from eagle_eye.config import Config
+from eagle_eye.durations import duration_text
 
 RULES = (
     TableColumn("rule", name=True), TableColumn("of", drop=2), TableColumn("when", prose=True), TableColumn("for", drop=1), TableColumn("severity", drop=3),
@@ -108,8 +109,8 @@ def test(files: Sequence[Path], of_release: bool) -> None:
 
 def _row(rule: MetricRule) -> tuple[str, ...]:
     table = rule.table
-    when = rule.when + (f", mean of {span_text(table.mean_s)}" if table.mean_s else "") + (", new" if table.new else "")
-    return table.name, str(table.entity), when, span_text(table.for_s) if table.for_s else "at once", str(table.severity), Path(rule.file).name
+    when = rule.when + (f", mean of {duration_text(table.mean_s)}" if table.mean_s else "") + (", new" if table.new else "")
+    return table.name, str(table.entity), when, duration_text(table.for_s) if table.for_s else "at once", str(table.severity), Path(rule.file).name
 
 
 def _counted(pack: Pack) -> str:

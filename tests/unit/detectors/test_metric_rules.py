@@ -60,7 +60,7 @@ def test_fault_of_long_enough_is_told_with_its_numbers_and_its_remedy():
     first, last = claims_of(detector, ticks(heat(5, 12, 12, 13, 14, 12, 5, 5, 5)))
     assert (first.kind, first.entity.name, first.score, first.since) == ("rule.hot", "a", 0.9, 1e9 + 1)
     assert first.evidence == (
-        Evidence(text="node a: it is: heat is 14 (> 10) for 3 s; remedy: cool it; see https://site/hot (rule hot, sev1)", metric="heat", value=14.0, threshold=10.0),
+        Evidence(text="node a: it is: heat is 14 (> 10) for 3s; remedy: cool it; see https://site/hot (rule hot, sev1)", metric="heat", value=14.0, threshold=10.0),
     )
     assert not last.active
     assert last.evidence[-1].value == 1e9 + 7, "two seconds after it was true last"
@@ -129,7 +129,7 @@ def test_the_mean_of_a_span_and_not_its_peak():
     text = rule(mean_s=10)
     assert claims_of(rules(text), ticks(heat(*[0, 0, 0, 0, 80, 0, 0, 0, 0, 0] * 3))) == []
     [claim] = claims_of(rules(text), ticks(heat(*[0, 40] * 8)))
-    assert "the mean of heat in 10 s is" in claim.evidence[0].text
+    assert "the mean of heat in 10s is" in claim.evidence[0].text
     assert claims_of(rules(text), ticks(heat(*[80, *[np.nan] * 10] * 2))) == [], "one reading makes no mean"
 
 
