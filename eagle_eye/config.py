@@ -239,8 +239,10 @@ class CheckpointsConfig(Section, frozen=True, kw_only=True):
     backup_share: Share = 0.25
     """Of a node's memory: so much, at the most, holds checkpoints of another node's workers, twice their state; 0: nothing is copied to other nodes."""
     backup_every: Count = 1
-    """Copied are checkpoints whose step is a multiple of this. Each node sends one at a time: where a copy takes longer than the time between two
-    checkpoints, nodes would send different steps, and the job could go on from none of them: set it so that a copy is done before the next is due."""
+    """Copied is the first checkpoint at or behind each multiple of so many steps, or of twice, four times, ... as many: where a copy is not done before
+    the next one is due, and where copying takes more than ..."""
+    backup_cpu_share: Share = 0.01
+    """... this share of a node's processors; 0: no limit."""
     storage_interval_s: Delay = 600.0
     """At the most so many seconds are between two checkpoints in memory that the launchers bring to the job's directory (--checkpoint-dir; without that
     option none is stored); 0: none is stored. In steps it is the next lower power of two, so that all nodes store the same ones."""

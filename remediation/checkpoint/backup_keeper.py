@@ -33,7 +33,7 @@ from eagle_eye.training.storage_failure import StorageFailure, storage_failure
 from .copy_client import CopyChanged, CopyClient, CopyGone, Description
 from .copy_files import CopyFiles, CopyName
 from .copy_states import evictable
-from .copy_wire import CopyConnection, Source
+from .copy_wire import CopyConnection, ProcessorTime, Source
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +58,12 @@ class BackupKeeper:
 
     def __init__(
         self, files: CopyFiles, owner: str, find: Callable[[bool], Source | None], tell: Callable[[BackupFailure], None],
-        stored: Callable[[int], int], credentials: Credentials | None, limit_bytes: int, stop: threading.Event,
+        stored: Callable[[int], int], credentials: Credentials | None, limit_bytes: int, stop: threading.Event, spent: ProcessorTime | None = None,
     ) -> None:  # fmt: skip
         """`owner`: run/node, for the headers of segments. `find`: where the predecessor serves its copies, asked `anew` or as it
         is known; None: there is none. `stored` takes the step that the predecessor knows to be in storage, and gives the newest that is known here."""
         self._files, self._owner, self._find, self._tell, self._stored = files, owner, find, tell, stored
-        self._credentials, self._limit, self._stop = credentials, limit_bytes, stop
+        self._credentials, self._limit, self._stop, self._spent = credentials, limit_bytes, stop, spent
         self._segments: dict[Path, MemorySegment] = {}
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
@@ -100,7 +100,7 @@ class BackupKeeper:
 
     def _follow(self, source: Source) -> None:
         """Until it is not the predecessor any more. Raises OSError."""
-        client = CopyClient(source, self._credentials)
+        client = CopyClient(source, self._credentials, self._spent)
         with client.connected() as connection:
             self._connection = connection
             while not self._stop.is_set() and self._find(False) == source:

@@ -6,6 +6,7 @@ of them wait in system calls, so that nothing of it holds up the launcher. What 
 
 import asyncio
 import logging
+import os
 import secrets
 import threading
 import time
@@ -21,6 +22,7 @@ from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.types import Layout
 
+from .backup_interval import BackupInterval
 from .backup_keeper import BackupFailure, BackupKeeper
 from .backup_ring import neighbour_of, predecessor_of, search_order
 from .copy_files import CopyFiles, CopyName
@@ -28,16 +30,18 @@ from .copy_search import CopySearch, Found, Wanted
 from .copy_server import CopyServer
 from .copy_states import (
     Copies,
+    Copy,
     CopyState,
     Place,
     due,
     neighbour_changed,
     newest_safe_step,
+    newest_whole,
     observe,
     settled,
     stored,
 )
-from .copy_wire import Source
+from .copy_wire import ProcessorTime, Source
 from .storage_interval import StorageInterval
 from .stored_copies import GATHER_S, EmitStored, StoredCopies
 
@@ -56,6 +60,8 @@ FIND_S = 15.0
 END_S = 2.0
 """How long a thread may take to end."""
 HELD_AGAIN_S = 1.0
+FETCHED_S = 2 * HELD_AGAIN_S
+"""A copy of which nothing was read for so long is not on its way."""
 TOLD = ("step", "worker", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
 """Attributes of checkpoint.backup_failed."""
 
@@ -77,7 +83,9 @@ class CacheSettings:
     """Of the names of this node's segments."""
     workers: int
     every: int = 1
-    """Steps that are multiples of this are sent."""
+    """Sent is the first checkpoint at or behind each multiple of so many steps, or of more ..."""
+    share: float = 0.0
+    """... if sending and fetching take more than this share of the node's processors; 0: no limit."""
     limit_bytes: int = 0
     """Of copies that are kept for others; 0: none is kept, and none is sent."""
     storage: Path | None = None
@@ -112,8 +120,11 @@ class CheckpointCache:
         self._search = CopySearch(self._found_source, credentials)
         self._threads: list[threading.Thread] = []
         self._interrupt: Callable[[], None] = lambda: None
-        self._held_at: dict[Place, float] = {}
+        self._read_at: dict[Place, tuple[int, float]] = {}
+        """Of a copy that is being fetched: its sequence, and when a piece of it was asked for (or a little before)."""
+        self._spent = ProcessorTime()
         self._emit_stored = emit_stored
+        self._interval = BackupInterval(settings.every, settings.share, len(os.sched_getaffinity(0)))
         self._storage = self._stored_copies(settings)
 
     def _stored_copies(self, settings: CacheSettings) -> StoredCopies | None:
@@ -141,10 +152,10 @@ class CheckpointCache:
             log.warning("checkpoints in memory %s: %s", what, error)
 
     def _begin_backup(self) -> None:
-        self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials)
+        self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials, self._spent)
         keeper = BackupKeeper(
             self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self._in_storage,
-            self._credentials, self._settings.limit_bytes, self._stop,
+            self._credentials, self._settings.limit_bytes, self._stop, self._spent,
         )  # fmt: skip
         self._interrupt = keeper.interrupt
         self._start_thread(keeper.run)
@@ -178,6 +189,11 @@ class CheckpointCache:
             self._server.close()
         for thread in self._threads:
             await asyncio.to_thread(thread.join, END_S)
+
+    @property
+    def every(self) -> int:
+        """So many steps are between two that are copied to another node."""
+        return self._interval.every
 
     # --- for the job's other launchers, and the workers ----------------------------------------------------------
 
@@ -221,10 +237,11 @@ class CheckpointCache:
             kept_by = (neighbour_of(self._settings.node, layout.nodes), layout.epoch) if layout is not None else ("", 0)
             if kept_by != self._kept_by:
                 self._kept_by, self._copies, self._due_since, self._told_late = kept_by, neighbour_changed(self._copies), None, False
+                self._interval.begin_anew()
             self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
             if self._storage is not None and layout is not None:
                 self._storage.look(seen, files.name_of, partial(_hold, files), layout, now)
-            wanted = due(self._copies, self._settings.every) if kept_by[0] else {}
+            wanted = self._chosen(now) if kept_by[0] else {}
             if self._storage is not None:
                 wanted = {place: copy for place, copy in wanted.items() if self._storage.is_free(place)}
             asked = now - self._asked_at < ASKED_S
@@ -233,6 +250,14 @@ class CheckpointCache:
                 self._due = names
                 self._changed.notify_all()
         self._tell_late(bool(wanted), now)
+
+    def _chosen(self, now: float) -> dict[Place, Copy]:
+        """What is to be sent."""
+        fetched = {place.file for place, copy in self._copies.items() if copy.state is CopyState.CACHED and self._is_fetched(place, copy, now, FETCHED_S)}
+        for file, copy in newest_whole(self._copies).items():
+            if changed := self._interval.step_seen(file, copy.step, now, self._spent.seconds, fetching=file in fetched):
+                log.info("%s", changed)
+        return due(self._copies, self._interval.is_chosen)
 
     def _name(self, files: CopyFiles, place: Place, sequence: int, asked: bool) -> CopyName | None:
         """The due copy, held where somebody is there to fetch it. One that does not fit its digest is broken."""
@@ -276,6 +301,8 @@ class CheckpointCache:
             self._copies = settled(self._copies, place, sequence, broken=broken)
             self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
             self._due_since, self._told_late = None, False
+            if copy is not None and not broken:
+                self._interval.settled(place.file, copy.step, time.monotonic())
         files = self._files()
         segment = files.segment(place.file)
         stamp = segment.stamp(place.slot) if segment is not None else None
@@ -288,16 +315,20 @@ class CheckpointCache:
     def _reading(self, place: Place) -> None:
         """It is being fetched: it stays."""
         now = time.monotonic()
-        if now - self._held_at.get(place, 0.0) < HELD_AGAIN_S:
-            return
-        self._held_at[place] = now
         with self._changed:
             copy = self._copies.get(place)
-        if copy is not None and copy.state is CopyState.CACHED:
-            files = self._files()
-            if (segment := files.segment(place.file)) is not None:
-                segment.hold(place.slot, copy.sequence, HOLD_S)
-            files.close()
+        if copy is None or copy.state is not CopyState.CACHED or self._is_fetched(place, copy, now, HELD_AGAIN_S):
+            return
+        self._read_at[place] = copy.sequence, now
+        files = self._files()
+        if (segment := files.segment(place.file)) is not None:
+            segment.hold(place.slot, copy.sequence, HOLD_S)
+        files.close()
+
+    def _is_fetched(self, place: Place, copy: Copy, now: float, seconds: float) -> bool:
+        """A piece of this copy was asked for within so long."""
+        sequence, at = self._read_at.get(place, (-1, 0.0))
+        return sequence == copy.sequence and now - at < seconds
 
     def _in_storage(self, step: int) -> int:
         """Without a lock: the launcher's loop calls it, too."""

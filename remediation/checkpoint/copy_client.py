@@ -21,7 +21,7 @@ from eagle_eye.training.checkpoint.memory_segment import ROW, MemorySegment, row
 
 from .copy_files import CopyName, changed_row
 from .copy_server import PIECE
-from .copy_wire import CopyConnection, Source
+from .copy_wire import CopyConnection, ProcessorTime, Source
 
 CONNECTIONS = min(4, os.cpu_count() or 1)
 """Each takes a processor at either end."""
@@ -51,10 +51,11 @@ class Description(NamedTuple):
 
 
 class CopyClient:
-    """Of one source."""
+    """Of one source. What its threads take is added to `spent`."""
 
-    def __init__(self, source: Source, credentials: Credentials | None, *, connections: int = CONNECTIONS) -> None:
+    def __init__(self, source: Source, credentials: Credentials | None, spent: ProcessorTime | None = None, *, connections: int = CONNECTIONS) -> None:
         self._source, self._credentials, self._count = source, credentials, connections
+        self.spent = spent or ProcessorTime()
 
     @contextmanager
     def connected(self) -> Iterator[CopyConnection]:
@@ -107,6 +108,10 @@ class _Transfer:
 
     def run(self) -> None:
         """Take pieces until there is none."""
+        with self._client.spent:
+            self._take()
+
+    def _take(self) -> None:
         asked: deque[int] = deque()
         """Offsets, in the order in which they come."""
         failures = 0

@@ -25,7 +25,7 @@ from eagle_eye.training.checkpoint.memory_segment import ROW
 
 from .copy_files import CopyFiles, CopyName, SegmentMaps
 from .copy_states import Place
-from .copy_wire import CopyConnection, Source, server_context
+from .copy_wire import CopyConnection, ProcessorTime, Source, server_context
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,13 @@ Settled = Callable[[Place, int, bool, str], None]
 class CopyServer:
     """Listens from its making on. Raises OSError where it cannot."""
 
-    def __init__(self, host: str, key: bytes, files: Callable[[], CopyFiles], due: DueCopies, settled: Settled, reading: Callable[[Place], None], credentials: Credentials | None) -> None:
-        """`files`: makes those of one connection; `reading`: told of each piece that is read."""
+    def __init__(
+        self, host: str, key: bytes, files: Callable[[], CopyFiles], due: DueCopies, settled: Settled, reading: Callable[[Place], None],
+        credentials: Credentials | None, spent: ProcessorTime | None = None,
+    ) -> None:  # fmt: skip
+        """`files`: makes those of one connection; `reading`: told of each piece that is read; `spent`: what answering takes is added to it."""
         self._key, self._files, self._due, self._settled, self._reading = key, files, due, settled, reading
-        self._credentials = credentials
+        self._credentials, self._spent = credentials, spent or ProcessorTime()
         self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.source = Source(host, self._listener.getsockname()[1], key)
         self._maps = SegmentMaps()
@@ -94,7 +97,9 @@ class CopyServer:
         try:
             found = CopyConnection.of(accepted, self._key, None if self._credentials is None else server_context(self._credentials))
             while not self._closed:
-                self._answer(found, found.receive(), files)
+                message = found.receive()
+                with self._spent:
+                    self._answer(found, message, files)
         except (ConnectionError, TimeoutError):
             pass
         except (OSError, EagleEyeError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:

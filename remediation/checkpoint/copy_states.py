@@ -4,7 +4,7 @@ pending → cached → backed up → persistent; obsolete, once a newer one is s
 A copy whose slot is written anew is pending again, under another sequence.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -93,19 +93,28 @@ def stored(copies: Copies, step: int, *, alone: bool = False) -> Copies:
     return MappingProxyType({**copies, **safe}) if safe else copies
 
 
-def due(copies: Copies, every: int) -> dict[Place, Copy]:
-    """What is to be sent: of each segment the newest whole copy whose step is a multiple of `every`, so that all nodes send the same steps.
+def due(copies: Copies, is_chosen: Callable[[str, int], bool]) -> dict[Place, Copy]:
+    """What is to be sent: of each segment the newest whole copy of a step that is chosen (`is_chosen(file, step)`), so that all nodes send the same steps.
 
     Nothing of a segment whose newer copy is on the other node already.
     """
     safe = _newest_safe(copies)
     wanted: dict[str, tuple[Place, Copy]] = {}
     for place, copy in copies.items():
-        if copy.state is not CopyState.CACHED or copy.step % every or copy.sequence <= safe.get(place.file, -1):
+        if copy.state is not CopyState.CACHED or copy.sequence <= safe.get(place.file, -1) or not is_chosen(place.file, copy.step):
             continue
         if place.file not in wanted or wanted[place.file][1].sequence < copy.sequence:
             wanted[place.file] = place, copy
     return dict(wanted.values())
+
+
+def newest_whole(copies: Copies) -> dict[str, Copy]:
+    """Of each segment the copy that was written last, and is whole."""
+    found: dict[str, Copy] = {}
+    for place, copy in copies.items():
+        if copy.state is not CopyState.PENDING and (place.file not in found or found[place.file].sequence < copy.sequence):
+            found[place.file] = copy
+    return found
 
 
 def newest_safe_step(copies: Copies) -> int:

@@ -10,6 +10,8 @@ import os
 import socket
 import ssl
 import struct
+import threading
+import time
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
@@ -37,6 +39,23 @@ class Source(NamedTuple):
     host: str
     port: int
     key: bytes
+
+
+class ProcessorTime:
+    """Of the threads that send and fetch copies: `with` adds what the thread has used within it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+
+    def __enter__(self) -> None:
+        self._thread.began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        used = time.thread_time() - self._thread.began
+        with self._lock:
+            self.seconds += used
 
 
 class CopyConnection:

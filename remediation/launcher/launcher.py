@@ -118,7 +118,7 @@ class Launcher:
         cache = CheckpointCache(
             CacheSettings(
                 node=settings.node, run=settings.run, host=host_of(settings.address), folder=segments[0], prefix=segments[1], workers=settings.nproc,
-                every=settings.backup.backup_every, limit_bytes=int(share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+                every=settings.backup.backup_every, share=settings.backup.backup_cpu_share, limit_bytes=int(share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
                 storage=settings.stored_copies, storage_interval_s=settings.backup.storage_interval_s, tune_interval=settings.backup.tune_interval,
             ),
             lambda: None if self._votes.record.over else self._votes.record.last, self._participation.copies_at,
