@@ -1,7 +1,8 @@
 """Which library a thread came from when it began to wait in the C library: the interpreter's own lock looks like any other from /proc.
 
 Read from the thread's memory (/proc/PID/maps, /proc/PID/mem) and never by ptrace: the process is not held, and none of its calls
-is interrupted. The thread's stack is searched, from its top, for the first return address outside of the C and the C++ library.
+is interrupted. The frames of the C library are passed by its own unwind table: there are return addresses of earlier calls between them. Where
+the table is not understood the stack is searched, from there, for the first return address outside of the C and the C++ library.
 """
 
 import os
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from .call_frames import Frame, Memory, Unreadable, UnwindTable, calling
+
 INTERPRETER = "python"
 """The caller is the interpreter itself: the executable, or libpython."""
 DEPTH = 2048
@@ -22,13 +25,15 @@ _ADDRESS = (1 << 48) - 1
 """The bits above hold a signature on some aarch64 machines."""
 _SYSTEM = re.compile(r"lib(c|pthread|stdc\+\+|c\+\+|gcc_s)[-.]|ld-|\[vdso\]")
 """What others wait through: the C and the C++ library."""
+_LAST = (1 << 63) - 1
+"""Of an address that pread takes; what was misread may be anything, and nothing is there."""
 _CALL_BEFORE = 7
 """Bytes of the longest call instruction."""
+MOST_FRAMES = 16
+MISREAD = (Unreadable, OSError, struct.error, IndexError, ValueError, KeyError, StopIteration)
+"""What a table that is none, or not like those of plain functions, leads to."""
 _SEMAPHORE = struct.Struct("<IIiI")
 _MOST_WAITERS = 1 << 16
-
-Memory = Callable[[int, int], bytes]
-"""Address, bytes → what is there. Raises OSError."""
 
 
 class CodeRegion(NamedTuple):
@@ -38,6 +43,8 @@ class CodeRegion(NamedTuple):
     end: int
     library: str
     """Name of the file; `INTERPRETER` for the interpreter's."""
+    base: int = 0
+    """Where the file begins."""
 
 
 class CodeMap:
@@ -46,15 +53,25 @@ class CodeMap:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._regions: tuple[CodeRegion, ...] | None = None
+        self._tables: dict[int, UnwindTable | None] = {}
+        """Base of a library → its table; None: it cannot be read."""
 
-    def waiter(self, address: int, stack_pointer: int) -> str:
-        """Name of the library whose code waits at an address; '' if it cannot be told. The interpreter's locks are semaphores."""
+    def waiter(self, address: int, stack_pointer: int, instruction: int = 0) -> str:
+        """Name of the library whose code waits at an address; '' if it cannot be told. The interpreter's locks are semaphores. `instruction`: where the thread is."""
         try:
-            found = caller(stack_pointer, self._read(), self._memory, platform.machine())
+            found = waiting(Frame(instruction, stack_pointer), self._read(), self._table, self._memory, platform.machine())
             sure = found != INTERPRETER or is_semaphore(self._memory(address, _SEMAPHORE.size))
         except OSError:
             return ""
         return found if sure else ""
+
+    def _table(self, base: int) -> UnwindTable | None:
+        if base not in self._tables:
+            try:
+                self._tables[base] = UnwindTable(base, self._memory)
+            except MISREAD:
+                self._tables[base] = None
+        return self._tables[base]
 
     def _read(self) -> tuple[CodeRegion, ...]:
         if self._regions is None:
@@ -65,20 +82,39 @@ class CodeMap:
     def _memory(self, address: int, size: int) -> bytes:
         file = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.pread(file, size, address)
+            return os.pread(file, size, address & _LAST)
         finally:
             os.close(file)
 
 
 def regions(lines: Iterable[str], program: str) -> Iterator[CodeRegion]:
     """The mappings with code of /proc/PID/maps, in their order; `program`: path of the executable."""
+    base, its_path = 0, ""
     for line in lines:
-        span, access, *_, path = [*line.split(maxsplit=5), ""][:6]
+        span, access, offset, *_, path = [*line.split(maxsplit=5), ""][:6]
+        begin, _, end = span.partition("-")
+        if path != its_path or not int(offset, 16):
+            base, its_path = int(begin, 16) - int(offset, 16), path
         if "x" in access:
-            begin, _, end = span.partition("-")
             name = path.strip().removesuffix(" (deleted)").rpartition("/")[2]
             own = path.strip() == program or name.startswith("libpython")
-            yield CodeRegion(int(begin, 16), int(end, 16), INTERPRETER if own else name)
+            yield CodeRegion(int(begin, 16), int(end, 16), INTERPRETER if own else name, base)
+
+
+def waiting(frame: Frame, code: tuple[CodeRegion, ...], table_of: Callable[[int], UnwindTable | None], memory: Memory, machine: str) -> str:
+    """The library from which a thread came into the C or the C++ library; '' if there is none. `table_of`: of a library, by its base. Raises OSError."""
+    for depth in range(MOST_FRAMES):
+        region = _region(frame.address & _ADDRESS, code)
+        if region is not None and not _SYSTEM.match(region.library):
+            return region.library
+        table = table_of(region.base) if region is not None else None
+        if table is None:
+            break
+        try:
+            frame = calling(frame, table, memory, machine, returned=depth > 0)
+        except MISREAD:
+            break
+    return caller(frame.stack_pointer, code, memory, machine)
 
 
 def caller(stack_pointer: int, code: tuple[CodeRegion, ...], memory: Memory, machine: str) -> str:

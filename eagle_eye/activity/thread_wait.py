@@ -86,8 +86,8 @@ _MOMENT = struct.Struct("<qq")
 
 Memory = Callable[[int], bytes]
 """Address in the process → 16 bytes there. Raises OSError."""
-Waiter = Callable[[int, int], str]
-"""Address of a lock (0: none), stack pointer → name of the library whose code waits."""
+Waiter = Callable[[int, int, int], str]
+"""Address of a lock (0: none), stack pointer, address of the instruction → name of the library whose code waits."""
 
 
 def wait_of(pid: int, thread: int, code: CodeMap | None = None) -> ThreadWait:
@@ -116,7 +116,7 @@ def _loads(pid: int, thread: int) -> bool:
     return state in ("D", "R") or _read(child, child, _unknown).kind in (WaitKind.STORAGE, WaitKind.NONE, WaitKind.UNKNOWN)
 
 
-def _unknown(_address: int, _stack_pointer: int) -> str:
+def _unknown(_address: int, _stack_pointer: int, _instruction: int) -> str:
     return ""
 
 
@@ -128,12 +128,12 @@ def parse(line: str, machine: str, memory: Memory, *, wall: float, monotonic: fl
     if words[0] == "-1":  # blocked outside of a call: a page that comes from a disk
         return STORAGE
     call = CALLS.get(machine, {}).get(int(words[0]), "")
-    arguments = [int(word, 16) for word in words[1:8]]
+    arguments = [int(word, 16) for word in words[1:9]]
     try:
         if call == "futex":
             return _futex(arguments, memory, wall, monotonic, waiter)
         found = _wait(call, arguments, memory, wall, monotonic)
-        return found._replace(caller=waiter(0, arguments[6])) if call == "epoll" else found
+        return found._replace(caller=waiter(0, *arguments[6:])) if call == "epoll" else found
     except OSError:
         return UNKNOWN
 
@@ -143,7 +143,7 @@ def _futex(arguments: list[int], memory: Memory, wall: float, monotonic: float, 
     remaining_s = _futex_s(arguments, memory, wall, monotonic)
     if not arguments[1] & _FUTEX_PRIVATE:
         return ThreadWait(WaitKind.INPUT, remaining_s)
-    return ThreadWait(WaitKind.LOCK, remaining_s, waiter(arguments[0], arguments[6]))
+    return ThreadWait(WaitKind.LOCK, remaining_s, waiter(arguments[0], *arguments[6:]))
 
 
 def _wait(call: str, arguments: list[int], memory: Memory, wall: float, monotonic: float) -> ThreadWait:

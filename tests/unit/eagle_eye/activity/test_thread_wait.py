@@ -62,13 +62,13 @@ def test_what_a_thread_waits_for_and_until_when(line: str, machine: str, wait: T
 
 
 def test_whose_lock_it_is_is_asked_by_its_address_and_the_threads_stack() -> None:
-    found = parse("202 0x55 0x189 0x0 0x0 0x0 0xffffffff 0x7f 0x8f", "x86_64", memory, wall=0.0, monotonic=0.0, waiter=lambda address, stack: f"{address:x} {stack:x}")
-    assert found.caller == "55 7f"
+    found = parse("202 0x55 0x189 0x0 0x0 0x0 0xffffffff 0x7f 0x8f", "x86_64", memory, wall=0.0, monotonic=0.0, waiter=lambda address, stack, place: f"{address:x} {stack:x} {place:x}")
+    assert found.caller == "55 7f 8f"
 
 
 def test_who_polls_is_asked_by_the_threads_stack() -> None:
-    found = parse("232 0x3 0x7f 0x40 0xa 0x0 0x0 0x7f 0x8f", "x86_64", memory, wall=0.0, monotonic=0.0, waiter=lambda address, stack: f"{address:x} {stack:x}")
-    assert (found.kind, found.caller) == (WaitKind.INPUT, "0 7f")
+    found = parse("232 0x3 0x7f 0x40 0xa 0x0 0x0 0x7f 0x8f", "x86_64", memory, wall=0.0, monotonic=0.0, waiter=lambda address, stack, place: f"{address:x} {stack:x} {place:x}")
+    assert (found.kind, found.caller) == (WaitKind.INPUT, "0 7f 8f")
 
 
 def test_a_timer_ends_a_wait_and_storage_has_none() -> None:
