@@ -21,6 +21,8 @@ SPEED = frozenset({"slow worker", "slow node", "workload imbalance", "job slow"}
 """Causes that a busy machine has."""
 WAITING = "job waiting"
 """Cause of what a coordinator tells that waits for a launcher which was killed; it accuses nobody."""
+UNUSED = "node unused"
+"""Cause of what is told as long as a job that may not heal itself trains without a launcher that is back: nobody is accused, and a person decides."""
 PROOF_S = StallConfig().stopped_s
 """A process that is ended sooner after it was stopped shows that to nobody: no look of its agent falls on it twice."""
 OVER = frozenset({IncidentState.HEALED, IncidentState.CLOSED})
@@ -100,8 +102,13 @@ def _incidents(books: Books, moment: Moment) -> Iterator[str]:
         if kept not in of_fault and kept not in of_kill:
             yield f"told beside the fault: {_verdict(kept)}"
     for kept in books.incidents:
-        if kept.state not in OVER:
+        if not is_over(kept, moment):
             yield f"incident {kept.state}: {_verdict(kept)}"
+
+
+def is_over(kept: IncidentRecord, moment: Moment) -> bool:
+    """Nothing is to be done for it any more, but what a person may decide."""
+    return kept.state in OVER or (kept.incident.cause == UNUSED and moment.part == "launcher" and moment.heal == "none")
 
 
 def _of_node(kept: IncidentRecord, node: str) -> bool:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from eagle_eye.app import drills
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.demo.deployment_reader import OVER
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Outcome
 
-from .audit import Books, violations_of
+from .audit import Books, is_over, violations_of
 from .leftovers import leftovers
 from .moment import NODES, WORKERS_PER_NODE, Moment
 
@@ -147,7 +146,7 @@ class Trial:
 
     def _open(self) -> list[str]:
         """What is still to be done, as the ledger says."""
-        still = [f"{kept.incident.cause} is {kept.state}" for kept in self.job.record.kept if kept.state not in OVER]
+        still = [f"{kept.incident.cause} is {kept.state}" for kept in self.job.record.kept if not is_over(kept, self.moment)]
         return still + [f"{outcome.action} is intended" for outcome in self._outcomes() if outcome.state == "intended"]
 
     def _reasons(self) -> str:
