@@ -427,6 +427,7 @@ CAUSES = (
         rivals=(("a slow link", "bytes per second and errors of each node's interfaces"), ("another job's traffic", "what else uses the switch")),
     ),
     Cause("slow input", "input.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
+    Cause("garbage collection", "garbage_collection.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
     Cause(
         "throughput lost",
         "job.throughput_lost",

@@ -83,6 +83,14 @@ def test_twin_norms_that_name_no_one_origin_accuse_nobody(norms: Fault) -> None:
     assert kinds(found) == [("loss.not_finite", job().name, True)]
 
 
+def test_twin_a_norm_of_longer_ago_names_nobody_where_the_step_between_was_not_reported() -> None:
+    def unreported(draft: Draft) -> None:
+        draft.steps[:] = [step for step in draft.steps if step.number != 41]
+
+    found = claims(broken("grad_norm", np.inf, 40, [2], 40), broken("loss", np.nan, 42, slice(None)), unreported)
+    assert kinds(found) == [("loss.not_finite", job().name, True)]
+
+
 def test_twin_an_infinite_norm_of_one_worker_whose_step_is_left_out_accuses_nobody() -> None:
     assert claims(broken("grad_norm", np.inf, 41, [2], 41)) == []
 
