@@ -48,6 +48,8 @@ class Training:
         self._teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
         self._model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.05)
+        if monitor is not None:
+            monitor.replicas(self._model.parameters())
         self._draws = torch.Generator().manual_seed(SEED + self._rank)
 
     def batches(self, steps: int) -> Iterator[tuple[int, Tensor]]:
