@@ -19,8 +19,10 @@ from benchmarks.watch.live.verdict import Verdict, is_right, notice_is_right, ve
 NODES = 2
 AFTERWARDS_S = 8.0
 """Once it was told rightly: what is told, or done, beyond it."""
-MOST_STEPS = 40
+LEAST_STEPS = 40
 """Undisturbed steps that there have to be, on a machine however busy."""
+LOOK_S = 0.2
+"""Between two looks into the ledger: more of them would disturb what is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +76,11 @@ def live_run(deployment: Deployment, place: Place, name: str, fault: LiveFault) 
             job.start(jumping=fault.clocks)
             memory = stack.enter_context(limited_memory(f"live-{name}", job.pids)) if fault.in_memory_cgroup else None
             target = Target(job=job, rank=fault.rank, node=fault.node, network=place.network, first=place.first, memory=memory)
-            going = yield from until(lambda: _steps(job) > MOST_STEPS / 4 and job.record.full_at >= 0, START_S)
+            going = yield from until(lambda: _steps(job) > LEAST_STEPS // 4 and job.record.full_at >= 0, START_S)
             if not going:
                 return LiveRun(fault=fault, trouble=f"did not get going: {job.tail()}")
             yield from until(lambda: False, fault.steady_s)
-            yield from until(lambda: _steps(job) > MOST_STEPS, START_S)
+            yield from until(lambda: _steps(job) > LEAST_STEPS, START_S)
             return (yield from _struck(target, fault))
         except (PermissionError, LookupError) as error:
             return LiveRun(fault=fault, trouble=f"{error}")
@@ -91,8 +93,13 @@ def _struck(target: Target, fault: LiveFault) -> Turns[LiveRun]:
     before = _step_s(job, time.monotonic() - fault.steady_s)
     began, began_monotonic = time.time(), time.monotonic()
     told: list[float] = []
+    looked = 0.0
 
     def is_told() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < LOOK_S:
+            return bool(told)
+        looked = time.monotonic()
         if not told and (any(is_right(fault, job, each) for each in job.deployment.incidents(job.name)) or any(notice_is_right(fault, job, each) for each in job.deployment.notices(began))):
             told.append(time.time() - began)
         return bool(told)
