@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.elastic.commits import Written
 from benchmarks.harm.acts import ACTS, phase_of, scratch
-from benchmarks.harm.faults import FAULTS, SMALL_DISK, FaultSite
+from benchmarks.harm.faults import FAULTS, MIB, SMALL_DISK, FaultSite
 from benchmarks.harm.hanging import hang
 from benchmarks.harm.plan import COMMITS, STRUCK, Note, Plan, write_note
 from benchmarks.watch.live.orders import DAMAGES, ERRORS, HANGS, PAUSES, SAVE, Orders
@@ -109,7 +109,7 @@ class Training:
         if self._orders.once(SAVE, step):
             from eagle_eye.training import checkpoint
 
-            checkpoint.save({"model": self._model.state_dict()}, step + 1, self._folder / SMALL_DISK)
+            checkpoint.save({"model": self._model.state_dict(), "momentum": torch.zeros(MIB)}, step + 1, self._folder / SMALL_DISK)
         for order in ERRORS:
             if self._orders.once(order, step):
                 self._strike()
