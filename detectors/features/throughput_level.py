@@ -142,9 +142,11 @@ _MEASURED = StepCost._fields.index("data_of")
 def span_of(costs: Sequence[StepCost]) -> Span:
     """The steps as one span."""
     table = np.array([cost[:_MEASURED] for cost in costs], dtype=np.float64)
-    _, seconds, *means = table.mean(axis=0).tolist()
-    whose = (_mostly([cost.data_of for cost in costs]), _mostly([cost.garbage_of for cost in costs]))
-    return Span(costs[-1].end, seconds * len(costs), len(costs), *means, *whose)
+    _, seconds, tokens, compute_s, communication_s, data_s, garbage_s = table.mean(axis=0).tolist()
+    return Span(
+        costs[-1].end, seconds * len(costs), len(costs), tokens, compute_s, communication_s, data_s, garbage_s,
+        data_of=_mostly([cost.data_of for cost in costs]), garbage_of=_mostly([cost.garbage_of for cost in costs]),
+    )  # fmt: skip
 
 
 def level_of(spans: Sequence[Span]) -> Level:
@@ -178,5 +180,8 @@ class TypicalStep(NamedTuple):
 def typical(spans: Sequence[Span]) -> TypicalStep:
     """How long the steps of some spans are, and what they spend their time with."""
     rows = [(span.step_s, span.compute_s, span.communication_s, span.data_s, span.garbage_s) for span in spans]
-    whose = (_mostly([span.data_of for span in spans]), _mostly([span.garbage_of for span in spans]))
-    return TypicalStep(*np.median(np.array(rows), axis=0).tolist(), *whose)
+    step_s, compute_s, communication_s, data_s, garbage_s = np.median(np.array(rows), axis=0).tolist()
+    return TypicalStep(
+        step_s, compute_s, communication_s, data_s, garbage_s,
+        data_of=_mostly([span.data_of for span in spans]), garbage_of=_mostly([span.garbage_of for span in spans]),
+    )  # fmt: skip

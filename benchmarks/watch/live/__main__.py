@@ -75,7 +75,8 @@ def runs_of(folder: Path, faults: Sequence[LiveFault], at_once: int) -> Iterator
         stack.callback(deployment.close)
         places = _Places(network, at_once)
         work = [(fault, places.run(deployment, f"live{number}", fault)) for number, fault in enumerate(faults)]
-        stack.callback(lambda: [each.close() for _, each in work])
+        for _, each in work:
+            stack.callback(each.close)
         stack.callback(deployment.cluster.stop)  # first: who is asked to end then has nothing to wait for
         for alone in (False, True):
             yield from side_by_side(deployment.look, [each for fault, each in work if fault.alone is alone], 1 if alone else at_once)
