@@ -25,8 +25,9 @@ class Loss:
     """Claims loss.not_finite of the worker that had it first, and loss.spike of the job (informs).
 
     One worker's NaN reaches all workers with the next gradient exchange, and their gradient norms at once. So only the
-    loss of the first bad step accuses, and no worker is accused if all have it in the same step. A bad gradient norm
-    alone counts after `norm_steps` successive steps: a loss scaler produces a single one and skips that step.
+    loss of the first bad step accuses. Where all have it in the same step, the gradients of the step before were bad: whoever logged the norm of
+    its own, before they were exchanged, and alone had none that is a number, is accused; nobody is where all norms were numbers, or most were none.
+    A bad gradient norm alone counts after `norm_steps` successive steps: a loss scaler produces a single one and skips that step.
 
     A step value of NaN alone means "not logged"; a worker that logged NaN sets the value LOGGED_NAN beside it.
 
@@ -51,6 +52,8 @@ class Loss:
     """The script has logged a loss: what it prints does not count."""
     _printed: PrintedLosses = field(init=False, repr=False)
     _bad_norms: int = field(default=0, init=False, repr=False)
+    _origins: tuple[int, tuple[str, ...]] = field(default=(-1, ()), init=False, repr=False)
+    """The newest step, and the workers, fewer than half, whose gradient norm alone was no number in it."""
     _finite: int = field(default=0, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
     """Newest epoch that is over: its last steps arrive late and are ignored."""
@@ -65,7 +68,7 @@ class Loss:
             if why := ends_epoch(event):
                 self._losses.clear()
                 self._printed.begin_epoch(event.time)
-                self._bad_norms = 0
+                self._bad_norms, self._origins = 0, (-1, ())
                 self._over = max(self._over, epoch_over(event))
                 yield from self._claims.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
@@ -87,6 +90,7 @@ class Loss:
             if not any(kind == "loss.not_finite" for _, kind in self._claims.open):
                 yield from self._not_finite(step, bad, job)
             return
+        self._origins = step.number, _with_bad_norm(step)
         if self._finite >= self.norm_steps:
             for entity, kind in list(self._claims.open):
                 if kind == "loss.not_finite":
@@ -96,6 +100,10 @@ class Loss:
             yield from self._spike(place, float(np.nanmean(loss)), job, step.end)
 
     def _not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
+        number, origins = self._origins
+        if bad.all() and origins and number == step.number - 1:
+            yield from self._from_gradient(step, origins)
+            return
         which = "loss" if bad.any() else "gradient norm"
         first = np.flatnonzero(bad)
         everybody = not bad.any() or bad.all()
@@ -110,6 +118,18 @@ class Loss:
             claim = Claim(
                 entity=entity, kind="loss.not_finite", score=1.0, since=step.end, evidence=(proof,)
             )
+            yield from self._claims.report(claim, revise=False)
+
+    def _from_gradient(self, step: Step, origins: tuple[str, ...]) -> Iterator[Claim]:
+        """The loss of all is bad because of what these workers gave in the step before."""
+        number = step.number - 1
+        for name in origins:
+            proof = Evidence(
+                text=f"the gradient of worker {name} is NaN or infinite in step {number}, and those of the others are not; after the exchange the loss of all workers is, from step {step.number} on",
+                metric="step",
+                value=float(number),
+            )
+            claim = Claim(entity=Entity(kind=Kind.WORKER, name=name), kind="loss.not_finite", score=1.0, since=step.end, evidence=(proof,))
             yield from self._claims.report(claim, revise=False)
 
     # --- what workers print
@@ -150,6 +170,13 @@ class Loss:
 
 def _known(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+def _with_bad_norm(step: Step) -> tuple[str, ...]:
+    """Fewer than half of those that logged a norm: a norm of what was exchanged is that of all."""
+    bad = not_finite(step, "grad_norm")
+    good = np.isfinite(step.values.get("grad_norm", np.full(len(step.workers), np.nan)))
+    return tuple(step.workers[index] for index in np.flatnonzero(bad).tolist()) if bad.sum() < good.sum() else ()
 
 
 def not_finite(step: Step, name: str) -> Truths:

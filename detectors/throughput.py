@@ -1,15 +1,16 @@
 """A lasting loss of a job's throughput, against the steady level that it had with as many workers; and what explains it, if it shows.
 
 The loss is always told. Its cause only where something shows it: other processes on a host, the CPU quota of the workers'
-cgroup, collectives or input that take longer while computing does not. Else the cause is unknown. It accuses nobody: which
-worker computes longer than its peers is the straggler detector's to say.
+cgroup, collectives or input that take longer while computing does not, the garbage collection of Python. Where one worker alone waits for its data, or
+collects garbage, the finding is that worker's. Else the cause is unknown. It accuses nobody: which worker computes longer than its peers is the straggler
+detector's to say.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,20 +20,31 @@ from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.processor_signals import ProcessorSignals, UsualSignals
-from .features.throughput_level import Level, Span, StepCost, TypicalStep, cost_of, level_of, span_of, typical
+from .features.throughput_level import NOBODY, Level, Span, StepCost, TypicalStep, cost_of, level_of, span_of, typical
 
 KIND = "job.throughput_lost"
 _SIZES_KEPT = 16
 _NOISE = 6.0
 """Standard deviations of the mean of the judged spans: a noisy job has to lose more."""
-_PARTS = (("all of it", "step_s"), ("computing", "compute_s"), ("communication", "communication_s"), ("waiting for data", "data_s"))
+_PARTS = (("all of it", "step_s"), ("computing", "compute_s"), ("communication", "communication_s"), ("waiting for data", "data_s"), ("garbage collection", "garbage_s"))
 _REVISED = 0.1
 """A share that changed by so much is told anew."""
 
 
+class _Wait(NamedTuple):
+    """What takes longer in a step."""
+
+    kind: str
+    what: str
+    place: int
+    """Of the worker whose it is alone; NOBODY."""
+    before_s: float
+    after_s: float
+
+
 @dataclass
 class ThroughputLoss:
-    """Claims job.throughput_lost, and with it communication.slow, input.slow, cpu.throttled and host.contended. All inform only.
+    """Claims job.throughput_lost, and with it communication.slow, input.slow, garbage_collection.slow, cpu.throttled and host.contended. All inform only.
 
     The level is the best that the job held for `window` spans with as many workers and as much work in a step; it outlives
     an epoch. A pause (evaluation, checkpoint, one long step) is no loss.
@@ -51,6 +63,8 @@ class ThroughputLoss:
     _over: int = field(default=-1, init=False, repr=False)
     """Newest epoch that is over: its last steps arrive late."""
     _workers: int = field(default=0, init=False, repr=False)
+    _names: tuple[str, ...] = field(default=(), init=False, repr=False)
+    """Of the workers of the newest step."""
     _open_span: list[StepCost] = field(default_factory=list, init=False, repr=False)
     _steady: deque[Span] = field(default_factory=deque, init=False, repr=False)
     """Spans of this epoch that were not lost, the newest last."""
@@ -98,6 +112,7 @@ class ThroughputLoss:
 
     def _add(self, step: Step) -> bool:
         """Take a step in; True if a span is whole now."""
+        self._names = step.workers
         if step.epoch != self._epoch or len(step.workers) != self._workers:
             self._begin_epoch()
             self._epoch, self._workers = step.epoch, len(step.workers)
@@ -210,16 +225,24 @@ class ThroughputLoss:
         longer = now.step_s - usual.step_s
         if throttled or contended or longer <= 0.0:
             return
-        if now.compute_s - usual.compute_s > longer / 4:
-            return
-        for kind, what, before, after in (
-            ("communication.slow", f"communication takes {now.communication_s:.3f} s of a step on all {self._workers} workers", usual.communication_s, now.communication_s),
-            ("input.slow", f"waiting for data takes {now.data_s:.3f} s of a step", usual.data_s, now.data_s),
-        ):
-            if after - before >= longer / 2:
-                text = f"{cost}: {what}, {before:.3f} s before; computing takes {now.compute_s:.3f} s, {usual.compute_s:.3f} s before"
-                proof = Evidence(text=text, metric="phase_s", value=after, threshold=before)
-                yield Claim(entity=job, kind=kind, score=0.8, since=self._since, evidence=(proof,))
+        for kind, what, place, before, after in self._longer(usual, now, longer):
+            whose = "" if place == NOBODY else f" on {self._names[place]} alone"
+            text = f"{cost}: {what} takes {after:.3f} s of a step{whose}, {before:.3f} s before; computing takes {now.compute_s:.3f} s, {usual.compute_s:.3f} s before"
+            proof = Evidence(text=text, metric="phase_s", value=after, threshold=before)
+            entity = job if place == NOBODY else Entity(kind=Kind.WORKER, name=self._names[place])
+            told = next((whom for whom, which in self._unseen if which == kind), entity)
+            yield Claim(entity=told, kind=kind, score=0.8, since=self._since, evidence=(proof,))
+
+    def _longer(self, usual: TypicalStep, now: TypicalStep, longer: float) -> Iterator[_Wait]:
+        """What makes up at least half of what a step takes longer."""
+        if now.garbage_s - usual.garbage_s >= longer / 2:
+            yield _Wait("garbage_collection.slow", "garbage collection", now.garbage_of, usual.garbage_s, now.garbage_s)
+        elif now.compute_s - usual.compute_s <= longer / 4:
+            waits = (
+                _Wait("communication.slow", f"communication on all {self._workers} workers", NOBODY, usual.communication_s, now.communication_s),
+                _Wait("input.slow", "waiting for data", now.data_of, usual.data_s, now.data_s),
+            )
+            yield from (wait for wait in waits if wait.after_s - wait.before_s >= longer / 2)
 
     def _evidence(self, level: Level, share: float, now: TypicalStep, cost: str, *, explained: bool) -> tuple[Evidence, ...]:
         unit = "tokens" if math.isfinite(level.tokens[0]) else "steps"

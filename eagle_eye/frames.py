@@ -225,6 +225,8 @@ class FrameBuilder:
         """Nodes with a batch since the tick before."""
         self.ahead: dict[str, float] = {}
         """Node → seconds that its clock is ahead of the newest tick, of those that are more than AHEAD_S ahead."""
+        self.behind: dict[str, float] = {}
+        """Node with a batch since the tick before → seconds that its clock is behind; what is only late is not."""
 
     def feed(self, record: Sealed) -> None:
         """Take one record of this job in (or a schema). Raises nothing: what cannot be used is counted."""
@@ -274,6 +276,7 @@ class FrameBuilder:
             columns.settle()
         self.reporting_now = {batch.header.node for batch, _ in batches}
         self.ahead = {batch.header.node: batch.header.time - mark.time for batch, _ in batches if batch.header.time - mark.time > AHEAD_S}
+        self.behind = {node: offset for node in self.reporting_now if (offset := self._clocks.offset(node)) > 0.0}
         self._report_steps(batches, mark)
         rows = self._rows_of(batches)
         metrics = {

@@ -25,7 +25,7 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.ports import free_port
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.types import Event, Incident, Layout, Outcome
+from eagle_eye.types import Event, Incident, Layout, Notice, Outcome
 
 CONFIG = """\
 [server]
@@ -50,6 +50,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "marked": ("benchmarks.harm.train_plain", "--marks"), "unmarked": ("benchmarks.harm.train_plain",),
     "elastic": ("benchmarks.harm.train_elastic",),
     "marked, computes": ("benchmarks.harm.train_plain", "--marks", "--compute-s", "0.02"), "unmarked, computes": ("benchmarks.harm.train_plain", "--compute-s", "0.02"),
+    "marked, ordered": ("benchmarks.watch.live.train", "--marks"), "unmarked, ordered": ("benchmarks.watch.live.train",),
     "marked, exchanges": ("benchmarks.harm.train_plain", "--marks", "--width", "512"), "unmarked, exchanges": ("benchmarks.harm.train_plain", "--width", "512"),
 }  # fmt: skip
 """Kind of script → module and options."""
@@ -137,6 +138,11 @@ class Deployment:
         ids = {incident.id for incident in self.incidents(job)}
         return [outcome for each in sorted(ids) for outcome in ledger.outcomes(incident=each) if outcome.action not in NO_REPAIR]
 
+    def notices(self, since: float) -> list[Notice]:
+        """What Eagle Eye told about itself and its telemetry since then, oldest first."""
+        ledger = self._opened()
+        return list(reversed(ledger.notices(since=since, limit=1000))) if ledger is not None else []
+
     def _opened(self) -> Ledger | None:
         if self._ledger is None:
             with contextlib.suppress(LedgerError):  # it is being made at this moment
@@ -147,10 +153,10 @@ class Deployment:
 class HarmJob:
     """Two nodes of two workers each, under launchers with their defaults."""
 
-    def __init__(self, deployment: Deployment, name: str, script: str, plan: Plan, heal: str = "", options: Sequence[str] = ()) -> None:
-        """`heal`: as on the command line; '' for what suits the script. `options`: further ones of the launcher."""
+    def __init__(self, deployment: Deployment, name: str, script: str, plan: Plan, heal: str = "", options: Sequence[str] = (), network: HostNetwork | None = None) -> None:
+        """`heal`: as on the command line; '' for what suits the script. `options`: further ones of the launcher. `network`: where its nodes are, if not in the deployment's."""
         self.deployment, self.name, self.script, self.plan = deployment, f"bench/{name}/run-1", script, plan
-        self._options = options
+        self._options, self._network = options, network or deployment.network
         self._heal = heal or ("in-place" if script == "elastic" else "")
         self.folder = deployment.folder / "jobs" / name
         self._short = name
@@ -170,7 +176,7 @@ class HarmJob:
         """Returns at once. So many nodes, the last ones, have a wall clock that may jump (`clock`)."""
         self.plan.write(self.folder)
         self.clock.shift(0.0)
-        network = self.deployment.network
+        network = self._network
         rendezvous = f"{network.address(0)}:{free_port()}"
         module, *options = SCRIPTS[self.script]
         command = [sys.executable, "-m", module, *options, "--folder", str(self.folder)]

@@ -30,3 +30,17 @@ class Loopback:
 
 
 LOOPBACK = Loopback()
+
+
+class NetworkPart:
+    """The nodes of one job in a network that several jobs share: its first one is `first` there."""
+
+    def __init__(self, network: HostNetwork, first: int) -> None:
+        self._network, self._first = network, first
+        self.server = network.server
+
+    def address(self, node: int, /) -> str:
+        return self._network.address(self._first + node)
+
+    def entered(self, node: int | None, /) -> AbstractContextManager[None]:
+        return self._network.entered(None if node is None else self._first + node)

@@ -366,6 +366,18 @@ CAUSES = (
     ),
     Cause("launcher stopped", "launcher.stopped", Severity.INFO, accuses=False, together_s=10.0),
     Cause("node unused", "node.unused", Severity.INFO, accuses=False, together_s=10.0),
+    Cause(
+        "silent corruption",
+        "replica.differs",
+        Severity.SEV3,
+        follows=OF_LOSSES,
+        together_s=0.0,
+        early_s=float("inf"),
+        rivals=(
+            ("a script that changes the parameters of one rank", "whether it comes back on the same rank after a restart"),
+            ("a broken GPU or memory", "whether it comes back on the same machine: its ECC counters, and the GPU's diagnosis (dcgmi diag -r 3)"),
+        ),
+    ),
     Cause("loss risen", "loss.risen", Severity.INFO, follows=(Consequence("loss.spike"), Consequence("grad_norm.jump")), early_s=float("inf")),
     Cause("loss plateau", "loss.plateau", Severity.INFO),
     Cause("gradient norm jump", "grad_norm.jump", Severity.INFO, follows=(Consequence("loss.spike"),), early_s=30.0),
@@ -428,6 +440,7 @@ CAUSES = (
         rivals=(("a slow link", "bytes per second and errors of each node's interfaces"), ("another job's traffic", "what else uses the switch")),
     ),
     Cause("slow input", "input.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
+    Cause("garbage collection", "garbage_collection.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
     Cause(
         "throughput lost",
         "job.throughput_lost",

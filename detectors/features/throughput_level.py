@@ -4,20 +4,26 @@ Single steps say little: a CPU quota lets most short steps pass at full speed an
 makes one step as long as a hundred. A span holds as many steps as fill a second, one at least.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from eagle_eye.types import Step
+from eagle_eye.types import Floats, Step
 
 from .robust_deviation import NORMAL_MAD
-from .step_time import phases
+from .step_time import phases, zero_if_unknown
 
 LEAST_NOISE = 0.02
 """No job is steadier than that."""
 WORK_VARIES = 0.1
 """A step with so much more or less work than any before is of another kind: another batch size or sequence length."""
+NOBODY = -1
+ALONE = 0.5
+"""Of what one worker spends, the others spend less than this share each: it is that worker's alone."""
+MOSTLY = 0.75
+"""Of the steps, or spans, in which it has to be the same worker."""
 _SPENT = ("evaluation_s", "checkpoint_s", "forward_s", "backward_s", "optimizer_s", "communication_s", "data_s")
 """Two pauses, which are no loss of throughput (waiting for data is one, if it goes on); what computes; and both waits."""
 
@@ -31,11 +37,17 @@ class StepCost(NamedTuple):
     tokens: float
     """Of all workers; NaN if they do not log them."""
     compute_s: float
-    """Of the worker that computes longest; 0 if the script marks no phases."""
+    """Of the worker that computes longest, less its garbage collection; 0 if the script marks no phases."""
     communication_s: float
     """That all workers spend in it: one that is waited for is not in it."""
     data_s: float
     """Of the worker that waits longest for its data."""
+    garbage_s: float
+    """Of the worker whose garbage collection takes longest."""
+    data_of: int
+    """Place of the only worker that waits so long for its data; NOBODY: others do, too."""
+    garbage_of: int
+    """The same of garbage collection."""
 
 
 class Span(NamedTuple):
@@ -49,6 +61,9 @@ class Span(NamedTuple):
     compute_s: float
     communication_s: float
     data_s: float
+    garbage_s: float
+    data_of: int
+    garbage_of: int
 
     @property
     def step_s(self) -> float:
@@ -92,22 +107,46 @@ def cost_of(step: Step) -> StepCost | None:
         return None
     spent = phases(step, _SPENT)
     paused, computed, (communication, data) = spent[:2].sum(axis=0), spent[2:5].sum(axis=0), spent[5:]
+    garbage = zero_if_unknown(step.values["garbage_collection_s"]) if "garbage_collection_s" in step.values else np.zeros(len(reported), np.float32)
     tokens = step.values.get("tokens")
     return StepCost(
         end=step.end,
         seconds=max(float(np.fmin.reduce(reported - paused)), 0.0),  # while one worker pauses the others wait for it
         tokens=float(np.nansum(tokens)) if tokens is not None and np.isfinite(tokens).any() else float("nan"),
-        compute_s=float(np.fmax.reduce(computed)),
+        compute_s=float(np.fmax.reduce(np.maximum(computed - garbage, 0.0))),
         communication_s=float(np.fmin.reduce(communication)),
         data_s=float(np.fmax.reduce(data)),
+        garbage_s=float(garbage.max(initial=0.0)),
+        data_of=_alone(zero_if_unknown(data)),
+        garbage_of=_alone(garbage),
     )
+
+
+def _alone(seconds: Floats) -> int:
+    """Place of the worker that spends far more than each of the others; NOBODY."""
+    if len(seconds) < 2:
+        return NOBODY
+    next_most, most = np.partition(seconds, -2)[-2:].tolist()
+    return int(seconds.argmax()) if next_most < ALONE * most else NOBODY
+
+
+def _mostly(places: Sequence[int]) -> int:
+    """The one that most of these are; NOBODY."""
+    place, count = Counter(places).most_common(1)[0]
+    return place if count >= MOSTLY * len(places) else NOBODY
+
+
+_MEASURED = StepCost._fields.index("data_of")
 
 
 def span_of(costs: Sequence[StepCost]) -> Span:
     """The steps as one span."""
-    table = np.array(costs, dtype=np.float64)
-    _, seconds, tokens, compute_s, communication_s, data_s = table.mean(axis=0).tolist()
-    return Span(costs[-1].end, seconds * len(costs), len(costs), tokens, compute_s, communication_s, data_s)
+    table = np.array([cost[:_MEASURED] for cost in costs], dtype=np.float64)
+    _, seconds, tokens, compute_s, communication_s, data_s, garbage_s = table.mean(axis=0).tolist()
+    return Span(
+        costs[-1].end, seconds * len(costs), len(costs), tokens, compute_s, communication_s, data_s, garbage_s,
+        data_of=_mostly([cost.data_of for cost in costs]), garbage_of=_mostly([cost.garbage_of for cost in costs]),
+    )  # fmt: skip
 
 
 def level_of(spans: Sequence[Span]) -> Level:
@@ -132,9 +171,17 @@ class TypicalStep(NamedTuple):
     compute_s: float
     communication_s: float
     data_s: float
+    garbage_s: float
+    data_of: int
+    """The worker that is mostly the only one to wait for its data; NOBODY."""
+    garbage_of: int
 
 
 def typical(spans: Sequence[Span]) -> TypicalStep:
     """How long the steps of some spans are, and what they spend their time with."""
-    rows = [(span.step_s, span.compute_s, span.communication_s, span.data_s) for span in spans]
-    return TypicalStep(*np.median(np.array(rows), axis=0).tolist())
+    rows = [(span.step_s, span.compute_s, span.communication_s, span.data_s, span.garbage_s) for span in spans]
+    step_s, compute_s, communication_s, data_s, garbage_s = np.median(np.array(rows), axis=0).tolist()
+    return TypicalStep(
+        step_s, compute_s, communication_s, data_s, garbage_s,
+        data_of=_mostly([span.data_of for span in spans]), garbage_of=_mostly([span.garbage_of for span in spans]),
+    )  # fmt: skip

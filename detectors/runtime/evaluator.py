@@ -50,6 +50,8 @@ AWAKE_TICKS = 30
 """... and one each second for so many ticks after an event of it, or as long as a finding about it is open."""
 CLOCKS_TOLD = 64
 """Nodes of one job whose wrong clocks are told."""
+BEHIND_S = 10.0
+"""A clock that is behind by less is put right and not told: the batches of a busy machine may all be that old."""
 Prototypes = Sequence[tuple[str, Detector]]
 Configure = Callable[[ConfigChange], Prototypes]
 """Detectors of a configuration; raises an EagleEyeError to refuse it as a whole."""
@@ -87,8 +89,8 @@ class JobEvaluation:
         self._phase_s = zlib.crc32(name.encode()) % IDLE_TICK_S
         self.told_unbelieved = self.told_impossible = self.told_outdated = False
         """It was said that some of its records name epochs that cannot be; or steps; or tell of epochs that are over."""
-        self.told_ahead: set[str] = set()
-        """Nodes whose clocks were said to be ahead, and are."""
+        self.told_clocks: set[str] = set()
+        """Nodes whose clocks were said to be off, and are."""
 
     @property
     def undeclared(self) -> bool:
@@ -305,13 +307,15 @@ class Evaluator:
         self._told_undeclared = bool(beyond)
 
     def _tell_clocks(self, job: JobEvaluation) -> None:
-        """Once for each node as long as its clock is ahead."""
-        ahead = job.builder.ahead
-        for node in [node for node in ahead if node not in job.told_ahead]:
-            if len(job.told_ahead) < CLOCKS_TOLD:
-                job.told_ahead.add(node)
-                self._notify("clock.skewed", f"the clock of {node} is {ahead[node]:.0f} s ahead: times that it reports are not believed; set it right, for example with chrony")
-        job.told_ahead -= {node for node in job.told_ahead if node in job.builder.reporting_now and node not in ahead}
+        """Once for each node as long as its clock is off."""
+        ahead = {node: f"{seconds:.0f} s ahead: times that it reports are not believed" for node, seconds in job.builder.ahead.items()}
+        behind = {node: f"{seconds:.0f} s behind: that is added to times that it reports" for node, seconds in job.builder.behind.items() if seconds > BEHIND_S}
+        off = ahead | behind
+        for node in [node for node in off if node not in job.told_clocks]:
+            if len(job.told_clocks) < CLOCKS_TOLD:
+                job.told_clocks.add(node)
+                self._notify("clock.skewed", f"the clock of {node} is {off[node]}; set it right, for example with chrony")
+        job.told_clocks -= {node for node in job.told_clocks if node in job.builder.reporting_now and node not in off}
 
     def _tell_unbelieved(self, job: JobEvaluation) -> None:
         """Once for each job: more of the same is counted."""

@@ -15,7 +15,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -172,6 +172,13 @@ class OptimizerSteps:
         self._others = 0 if optimizer is leader else self._others + 1
         if leader is None or self._others > OTHERS:
             self._leader, self._others = weakref.ref(optimizer), 0
+            self._monitor.replicas(self._parameters)
+
+    def _parameters(self) -> Iterator[object]:
+        """What the leading optimizer updates."""
+        leader: Any = self._leader()
+        for group in leader.param_groups if leader is not None else ():
+            yield from group["params"]
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -18,8 +18,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from . import exception_reporter, gpu_phases, group_progress, live_flight_recorder, messages, probe_socket
+from . import (
+    exception_reporter,
+    gpu_phases,
+    group_progress,
+    live_flight_recorder,
+    messages,
+    probe_socket,
+    replica_digest,
+)
 from .fault_drills import AcceleratorError
+from .replica_digest import VALUE, ReplicaDigests
 from .ring_buffer import (
     BEGAN,
     DONE,
@@ -69,6 +78,7 @@ class Monitor:
         self._records = None if ring is None else StepRecords(ring, self._fault, time_gpu=time_gpu)
         self._ask_gpu = time_gpu and ring is not None
         self._runtime: RuntimeValues | None = None
+        self._digests: ReplicaDigests | None = None
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
         self._marked = clock_ns()
@@ -163,6 +173,8 @@ class Monitor:
                     values[column] = nanoseconds / 1e9
             if self._runtime is not None:
                 self._add_runtime(self._runtime, values, now)
+            if self._digests is not None:
+                self._add_digest(self._digests, values[_STEP_S])
             self._records.end(self._step, now, self._marks, values)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
@@ -223,6 +235,19 @@ class Monitor:
                     self._values[column] = value
                 else:
                     self._put(column, value)
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
+
+    def replicas(self, parameters: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        """These tensors are the same on all replicas behind each step, as those of a data-parallel model are: every so many steps a digest of them is compared.
+
+        `parameters`: of the model, or a function that gives them. `EAGLE_EYE_REPLICA_DIGESTS=0` in the environment leaves it out.
+        """
+        if self._ring is None or os.environ.get(replica_digest.VARIABLE) == "0":
+            return
+        try:
+            given = parameters if callable(parameters) else functools.partial(iter, list(parameters))
+            self._digests = ReplicaDigests(given, self._clock)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
@@ -297,6 +322,17 @@ class Monitor:
                 runtime.utilise(values, flops, values[_STEP_S])
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
+
+    def _add_digest(self, digests: ReplicaDigests, step_s: float) -> None:
+        """The same. After an error none are taken any more: each may have cost a device's time."""
+        try:
+            digest = digests.behind(self._step, step_s)
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._digests = None
+            self._fault(error)
+            return
+        if digest is not None:
+            self.log(**{VALUE: digest})
 
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""

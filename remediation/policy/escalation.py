@@ -100,6 +100,8 @@ UNUSED = Escalation(remedy="the job's next restart takes the node in; a job that
 LAUNCHER_STOPPED = Escalation(remedy="continue it, as the evidence says (kill -CONT); the job trains on, and cannot heal itself on that node meanwhile")
 SLOWER = Escalation(remedy="look at the clocks, temperature and power of that GPU beside its peers'; nothing is restarted or evicted for a few percent")
 """Slower than its peers or than it was, by less than `worker.slow` asks for: however sure that is, it is no reason to stop a job that runs."""
+CORRUPTED = Escalation(remedy="start again from a checkpoint of before the step that the evidence names, and test that machine (dcgmi diag -r 3, its memory) before it trains again")
+"""One replica's parameters are not those of the others any more: no checkpoint of ours is known to be of before it, and the job runs."""
 SWITCH = Escalation(remedy="look at the switch that the evidence names, its power and its log; no node behind it is evicted")
 """Ports of several nodes went down at one switch, and the job trains on over others."""
 QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
@@ -137,6 +139,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "job stalled": HANG,
     "slow node": SLOW,
     "slow worker": SLOW,
+    "silent corruption": CORRUPTED,
     "slower node": SLOWER,
     "slower worker": SLOWER,
     "loss not finite": LOSS,

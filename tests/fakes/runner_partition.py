@@ -91,6 +91,8 @@ class World:
         self.notices: list[str] = []
         self.schemas = wire.Schemas()
         self.number = 0
+        self.ahead_s = 0.0
+        """Of the node's clock."""
         self._runners: list[Runner] = []
 
     def close(self) -> None:
@@ -132,7 +134,7 @@ class World:
         if len(list(self.schemas)) > known:
             self.put(schema, job)
         block = Block(schema_id=schema.id, reading=reading)
-        batch = Batch(node="n", incarnation="b", job=job, number=self.number, time=self.clock.now(), blocks=(block,))
+        batch = Batch(node="n", incarnation="b", job=job, number=self.number, time=self.clock.now() + self.ahead_s, blocks=(block,))
         self.put(batch, job)
 
     def second(self, runner: Runner, celsius: float | None = 20.0) -> None:

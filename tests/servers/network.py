@@ -111,6 +111,16 @@ class Network:
         for shaped in (f"-n {self._node(node)} qdisc delete dev {TRAINING_INTERFACE}", f"-n {self._switch} qdisc delete dev lane{node}"):
             _run("tc", f"{shaped} root")
 
+    def lose(self, node: int, share: float) -> None:
+        """Of the packets that a node sends to the training's network so many are lost, drawn by the kernel; 1: all, while those that it gets arrive."""
+        interface = f"dev {TRAINING_INTERFACE}"
+        _run("tc", f"-n {self._node(node)} qdisc add {interface} clsact")
+        _run("tc", f"-n {self._node(node)} filter add {interface} egress bpf da bytecode", _loss_program(share))
+
+    def lose_nothing(self, node: int) -> None:
+        """As before `lose`."""
+        _run("tc", f"-n {self._node(node)} qdisc delete dev {TRAINING_INTERFACE} clsact")
+
     def close(self) -> None:
         """Take everything away."""
         _remove(self._name)
@@ -174,12 +184,18 @@ def _refuse_without_means() -> None:
         raise RuntimeError("this test needs root, to make network namespaces and cut the links between them: run it as root (sudo make services)")
 
 
+def _loss_program(share: float) -> str:
+    """Classic BPF (linux/filter.h) as tc reads it: load a random number, drop the packet (TC_ACT_SHOT) where it is below that share of 2³², else pass it (TC_ACT_OK)."""
+    random, pass_from = 0xFFFFF000 + 56, min(0xFFFFFFFF, round(share * 2**32))
+    return f"4,32 0 0 {random},53 1 0 {pass_from},6 0 0 2,6 0 0 0" if share < 1.0 else "1,6 0 0 2"
+
+
 def _ip(words: str) -> str:
     return _run("ip", words)
 
 
-def _run(program: str, words: str) -> str:
-    done = subprocess.run([program, *words.split()], capture_output=True, text=True)
+def _run(program: str, words: str, *more: str) -> str:
+    done = subprocess.run([program, *words.split(), *more], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"`{program} {words}` failed: {done.stderr.strip()}; it needs root with CAP_NET_ADMIN and CAP_SYS_ADMIN")
     return done.stdout

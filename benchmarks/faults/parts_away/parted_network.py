@@ -13,8 +13,8 @@ INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 class PartedNetwork:
     """A `HostNetwork`. Needs root and iproute2; raises RuntimeError without them."""
 
-    def __init__(self) -> None:
-        self._network = Network(NODES, training=True)
+    def __init__(self, nodes: int = NODES) -> None:
+        self._network = Network(nodes, training=True)
         self.server = self._network.server
 
     def address(self, node: int, /) -> str:
@@ -61,6 +61,15 @@ class PartedNetwork:
             yield
         finally:
             self._network.fast(node)
+
+    @contextmanager
+    def lossy(self, node: int, share: float) -> Iterator[None]:
+        """Of what this node's workers send such a share is lost; 1: all of it, while they get what is sent to them."""
+        self._network.lose(node, share)
+        try:
+            yield
+        finally:
+            self._network.lose_nothing(node)
 
     def close(self) -> None:
         """Take it away, and whatever still runs there."""

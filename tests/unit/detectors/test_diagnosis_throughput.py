@@ -47,7 +47,7 @@ def test_a_loss_that_nothing_explains_is_an_incident_without_culprit_that_only_i
     assert verdicts(told([LOSS], [over(LOSS, 30.0)])) == [("throughput lost", [], Severity.INFO, False)]
 
 
-@pytest.mark.parametrize(("cause", "word"), [(CONTENDED, "host contended"), (QUOTA, "cpu quota"), (finding("communication.slow", job()), "slow communication"), (finding("input.slow", job()), "slow input")])
+@pytest.mark.parametrize(("cause", "word"), [(CONTENDED, "host contended"), (QUOTA, "cpu quota"), (finding("communication.slow", job()), "slow communication"), (finding("input.slow", job()), "slow input"), (finding("input.slow", worker("node-0", 1)), "slow input"), (finding("garbage_collection.slow", worker("node-0", 1)), "garbage collection")])
 def test_what_explains_it_is_the_cause_in_the_same_incident_whichever_is_told_first(cause: Finding, word: str) -> None:
     for order in ([[cause], [LOSS]], [[LOSS], [cause]], [[cause, LOSS]]):
         assert verdicts(told([finding("job.slow", job(), -20.0)], *order)) == [(word, [], Severity.INFO, True)]

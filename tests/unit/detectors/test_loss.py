@@ -62,6 +62,39 @@ def test_if_all_are_bad_in_the_same_step_nobody_is_named() -> None:
     assert kinds(claims(broken("loss", np.nan, 41, slice(None)))) == [("loss.not_finite", job().name, True)]
 
 
+def test_fault_the_worker_whose_own_gradient_was_no_number_before_the_exchange_is_named() -> None:
+    """The loss of that step is a number, and in the next one that of nobody."""
+    own = broken("grad_norm", np.nan, 41, [2], 41)
+    found = claims(own, broken("loss", np.nan, 42, slice(None)), broken("grad_norm", np.nan, 42, slice(None)))
+    assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
+    assert (found[0].evidence[0].metric, found[0].evidence[0].value) == ("step", 41.0)
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [
+        broken("grad_norm", np.nan, 41, slice(None)),  # logged behind the exchange
+        broken("grad_norm", np.inf, 40, [2], 40),  # a step before: the scaler left that one out
+        broken("grad_norm", np.nan, 41, [0, 1], 41),
+    ],
+)
+def test_twin_norms_that_name_no_one_origin_accuse_nobody(norms: Fault) -> None:
+    found = claims(norms, broken("loss", np.nan, 42, slice(None)))
+    assert kinds(found) == [("loss.not_finite", job().name, True)]
+
+
+def test_twin_a_norm_of_longer_ago_names_nobody_where_the_step_between_was_not_reported() -> None:
+    def unreported(draft: Draft) -> None:
+        draft.steps[:] = [step for step in draft.steps if step.number != 41]
+
+    found = claims(broken("grad_norm", np.inf, 40, [2], 40), broken("loss", np.nan, 42, slice(None)), unreported)
+    assert kinds(found) == [("loss.not_finite", job().name, True)]
+
+
+def test_twin_an_infinite_norm_of_one_worker_whose_step_is_left_out_accuses_nobody() -> None:
+    assert claims(broken("grad_norm", np.inf, 41, [2], 41)) == []
+
+
 def test_twin_a_script_that_logs_its_loss_seldom_has_no_bad_loss() -> None:
     def seldom(draft: Draft) -> None:
         for step in draft.steps:

@@ -1,5 +1,6 @@
 """The job does lastingly less than it did: always told, with the cause where something shows it; pauses and other work are no loss."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -132,6 +133,57 @@ def test_one_worker_that_computes_longer_is_no_slow_communication_though_the_oth
 
 def test_fault_input_that_comes_slowly_all_the_time() -> None:
     assert kinds(found(each_step(longer("data_s", 0.5)))) == [("input.slow", True), LOSS]
+
+
+def spent(phase: str, place: int | slice, seconds: float) -> Change:
+    """Some workers spend longer in it, the others wait for them."""
+
+    def change(step: StepDraft) -> None:
+        values = step.values.setdefault(phase, np.zeros(len(step.values["step_s"]), np.float32))
+        waited = np.full(len(values), seconds, np.float32)
+        values[place] += np.float32(seconds)
+        waited[place] = 0.0
+        step.values["communication_s"] += waited
+        step.values["step_s"] += np.float32(seconds)
+
+    return change
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("data_s", "input.slow"), ("garbage_collection_s", "garbage_collection.slow")])
+def test_fault_one_worker_whose_input_or_garbage_collection_takes_long_is_named(phase: str, kind: str) -> None:
+    claims = found(each_step(spent(phase, 2, 0.5), last=60), ticks=90)
+    assert kinds(claims) == [(kind, True), LOSS, (kind, False), OVER]
+    assert {claim.entity.name for claim in claims if claim.kind == kind} == {"run/node-1/0"}
+    assert "run/node-1/0 alone" in claims[0].evidence[0].text
+
+
+@pytest.mark.parametrize("place", [slice(None), slice(2, 4)])
+@pytest.mark.parametrize(("phase", "kind"), [("data_s", "input.slow"), ("garbage_collection_s", "garbage_collection.slow")])
+def test_twin_what_more_than_one_worker_waits_for_names_none_of_them(phase: str, kind: str, place: slice) -> None:
+    claims = found(each_step(spent(phase, place, 0.5)))
+    assert kinds(claims) == [(kind, True), LOSS]
+    assert {claim.entity.kind for claim in claims} == {Kind.JOB}
+
+
+def test_garbage_that_is_collected_within_a_phase_is_not_computing() -> None:
+    def collecting(step: StepDraft) -> None:
+        spent("garbage_collection_s", 2, 0.5)(step)
+        step.values["forward_s"][2] += np.float32(0.5)
+
+    claims = found(each_step(collecting))
+    assert kinds(claims) == [("garbage_collection.slow", True), LOSS]
+    now, before = re.findall(r"computing takes ([\d.]+) s, ([\d.]+) s before", claims[0].evidence[0].text)[0]
+    assert float(now) == pytest.approx(float(before), abs=0.05)
+
+
+def test_twin_garbage_that_was_always_collected_explains_no_loss() -> None:
+    always = each_step(spent("garbage_collection_s", 2, 0.5), first=0)
+    assert kinds(found(always, each_step(longer("other_s", 1.0)))) == [LOSS]
+
+
+def test_who_is_named_stays_named_though_others_wait_now_and_then() -> None:
+    claims = found(each_step(spent("data_s", 2, 0.5), last=50), each_step(spent("data_s", slice(None), 0.5), first=51), ticks=80)
+    assert {claim.entity.name for claim in claims if claim.kind == "input.slow"} == {"run/node-1/0"}
 
 
 def test_fault_a_quota_of_the_workers_cgroup_is_named_with_node_and_figure_until_it_is_lifted() -> None:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, dataloader
 from eagle_eye.training import optimizer_steps
 from eagle_eye.training.optimizer_steps import OTHERS, OptimizerSteps
 from eagle_eye.training.probe import Monitor
+from eagle_eye.training.replica_digest import digest_of
 from eagle_eye.training.ring_buffer import RingReader, RingWriter, StepRecord
 
 
@@ -74,6 +75,14 @@ def test_each_step_of_the_optimizer_is_a_step_with_its_phases(watched: Watched) 
         phases = {name for name, seconds in step.values.items() if seconds > 0.0}
         assert phases >= {"step_s", "data_s", "forward_s", "backward_s", "optimizer_s"}
         assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+
+
+def test_the_parameters_of_the_leading_optimizer_are_told_as_a_digest(watched: Watched) -> None:
+    made, optimizer = model()
+    train(made, optimizer, steps=16)
+    digests = {step.number: step.values["replica_digest"] for step in watched.steps if "replica_digest" in step.values}
+    found, _ = digest_of(made.parameters())
+    assert digests == {15: float(found)}  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -1,0 +1,96 @@
+"""A digest of the parameters that replicas hold alike: data-parallel workers whose digests were equal and are no more have been corrupted, unseen by anybody.
+
+The bits of all parameters are summed as integers, and the sum is taken modulo a prime that a float32 holds: whichever single bit is another one, so is the digest, and the
+order of the sum does not matter. On a GPU it is one pass over the parameters in the script's own stream, of which nothing is waited for.
+A digest is taken behind steps whose number is a multiple of a power of two, so that workers that choose another interval still meet at the longer one. The interval is
+16 steps, or as many as keep the cost below half a percent.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+VALUE = "replica_digest"
+"""Value of a step."""
+VARIABLE = "EAGLE_EYE_REPLICA_DIGESTS"
+"""'0' in a worker's environment: none are taken."""
+PRIME = 16_777_213
+"""The largest below 2²⁴."""
+LEAST, MOST = 16, 1 << 20
+"""Steps between two digests."""
+SHARE = 0.005
+"""Of the time, that they may cost."""
+GPU_BYTES_PER_S = 5e11
+"""That a GPU reads at least: what its part takes is not waited for, and so not measured."""
+
+Tensors = Callable[[], Iterable[Any]]
+
+
+class ReplicaDigests:
+    """Of one worker. `tensors` gives its parameters as they are now."""
+
+    def __init__(self, tensors: Tensors, clock_ns: Callable[[], int]) -> None:
+        self._tensors, self._clock = tensors, clock_ns
+        self._every, self._shortest_s = LEAST, math.inf
+
+    def behind(self, number: int, step_s: float) -> Any | None:
+        """A tensor of one number, where one is due behind the step of that number, which took so long; else None."""
+        self._shortest_s = min(self._shortest_s, step_s)
+        if (number + 1) % self._every:
+            return None
+        began = self._clock()
+        found, on_gpu = digest_of(self._tensors())
+        cost_s = (self._clock() - began) / 1e9 + on_gpu / GPU_BYTES_PER_S
+        self._every, self._shortest_s = interval(cost_s, self._shortest_s), math.inf
+        return found
+
+
+def interval(cost_s: float, step_s: float) -> int:
+    """Steps between two digests of that cost, where a step takes so long: a power of two.
+
+    >>> interval(0.0001, 0.1), interval(0.1, 0.1)
+    (16, 256)
+    """
+    least = cost_s / max(SHARE * step_s, 1e-9)
+    return min(max(LEAST, 1 << math.ceil(math.log2(max(least, 1.0)))), MOST)
+
+
+def digest_of(tensors: Iterable[Any]) -> tuple[Any | None, int]:
+    """A tensor of one number below PRIME, and how many bytes of a GPU were read; None where none of them can be read.
+
+    Left out are parts of sharded tensors, tensors that are not contiguous or not of plain numbers, and all while a CUDA graph is captured.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or (torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        return None, 0
+    sums: dict[Any, list[Any]] = {}
+    on_gpu = 0
+    with torch.no_grad():
+        for tensor in tensors:
+            if _is_plain(torch, tensor):
+                sums.setdefault(tensor.device, []).extend(_sums(torch, tensor.detach()))
+                on_gpu += tensor.numel() * tensor.element_size() if tensor.device.type != "cpu" else 0
+        first, *others = [torch.stack(each).sum() % PRIME for each in sums.values()] or [None]
+        for other in others:
+            first = first + other.to(first.device, non_blocking=True)
+        return (None if first is None else first % PRIME), on_gpu
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
+    return plain and tensor.numel() > 0 and tensor.is_contiguous() and not tensor.is_complex() and tensor.element_size() in _INTEGERS
+
+
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+"""Bytes of a number → the type of torch that has its bits."""
+
+
+def _sums(torch: Any, tensor: Any) -> list[Any]:
+    """The sum of its bits, eight bytes at a time, which makes no copy of it; and of the rest, or of a tensor that does not begin at eight bytes, number by number."""
+    size = tensor.element_size()
+    flat = tensor.view(-1).view(getattr(torch, _INTEGERS[size]))
+    whole = flat.numel() * size // 8 * 8 // size if flat.storage_offset() * size % 8 == 0 else 0
+    parts = [flat[:whole].view(torch.int64).sum() % PRIME] if whole else []
+    pieces = flat[whole:].split(1 << 22)  # a sum of smaller integers is made of a copy in int64
+    return [*parts, *(piece.sum(dtype=torch.int64) % PRIME for piece in pieces if piece.numel())]
