@@ -1,0 +1,70 @@
+"""Fetchers that are threads at the other end of the socket, and fail as a process may: it is killed, hangs, or its stream is away."""
+
+import random
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from eagle_eye.stream import Message, ReadableStream
+from eagle_eye.stream.fetcher import Fetcher
+
+
+class _Failing:
+    """A stream whose reads may end or hold its reader."""
+
+    def __init__(self, stream: ReadableStream, fail: Callable[[], str], child: "FetcherThread") -> None:
+        self._stream, self._fail, self._child = stream, fail, child
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
+        match self._fail():
+            case "dies":
+                self._child.kill()
+            case "hangs":
+                self._child.freed.wait()
+            case "raises":
+                raise RuntimeError("its stream is away")
+            case "":
+                pass
+            case other:
+                raise AssertionError(other)
+        return self._stream.read(topic, partition, offset, limit)
+
+
+class FetcherThread:
+    """In the place of a process."""
+
+    def __init__(self, connection: socket.socket, stream: ReadableStream, topic: str, fail: Callable[[], str]) -> None:
+        self.exitcode: int | None = None
+        self.freed = threading.Event()
+        self._socket = connection.dup()
+        failing = _Failing(stream, fail, self)
+        self._thread = threading.Thread(target=Fetcher(self._socket, failing, topic, 0).run, daemon=True)  # type: ignore[arg-type]
+        self._thread.start()
+
+    def kill(self) -> None:
+        self.exitcode = -9
+        self.freed.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def join(self, timeout: float | None = None) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+            if not self._thread.is_alive():
+                self._socket.close()
+
+
+def by_chance(seed: int, **shares: float) -> Callable[[], str]:
+    """How a read goes: `dies`, `hangs` or `raises` in such a share of all."""
+    rng = random.Random(seed)
+
+    def fail() -> str:
+        at = rng.random()
+        for how, share in shares.items():
+            if at < share:
+                return how
+            at -= share
+        return ""
+
+    return fail
