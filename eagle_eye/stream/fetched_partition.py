@@ -47,7 +47,7 @@ class FetchedPartition:
         self._demand = demand
         self._clock = clock
         self._on_notice = on_notice
-        self._offset = 0
+        self._offset = self._limit = 0
         """Of the last read."""
         self._more = False
         """The last answer was full."""
@@ -85,7 +85,7 @@ class FetchedPartition:
         """None where no fetcher has read it."""
         if offset < self._offset - 1:  # the stream may have begun anew, and fetchers may have read ahead before it did
             self._end_all()
-        self._offset = offset
+        self._offset, self._limit = offset, limit
         for fetcher in self.fetchers:
             self._guarded(fetcher, self._put_in_order)
         fetcher = next((each for each in self.fetchers if each.asked == (offset, limit)), None)
@@ -139,8 +139,8 @@ class FetchedPartition:
 
     def _is_wanted(self, offset: int, limit: int) -> bool:
         """Whether it is read now, or next."""
-        place, beside = divmod(offset - self._offset, max(1, limit - 1))
-        return not beside and 0 <= place <= len(self.fetchers)
+        place, beside = divmod(offset - self._offset, self._limit - 1)
+        return limit == self._limit and not beside and 0 <= place <= len(self.fetchers)
 
     # --- who is there ------------------------------------------------------------------------------------------------
 

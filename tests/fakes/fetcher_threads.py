@@ -31,6 +31,20 @@ class _Failing:
         return self._stream.read(topic, partition, offset, limit)
 
 
+class ReadAhead:
+    """A stream that keeps what it has read, as Kafka's does for the next read."""
+
+    def __init__(self, stream: ReadableStream) -> None:
+        self._stream = stream
+        self._kept: dict[int, Message] = {}
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
+        if offset + 1 not in self._kept:
+            before = {number: message for number, message in self._kept.items() if number < offset}
+            self._kept = before | {message.offset: message for message in self._stream.read(topic, partition, offset, 10 * limit)}
+        return [self._kept[each] for each in range(offset, offset + limit) if each in self._kept]
+
+
 class FetcherThread:
     """In the place of a process."""
 
@@ -38,7 +52,7 @@ class FetcherThread:
         self.exitcode: int | None = None
         self.freed = threading.Event()
         self._socket = connection.dup()
-        failing = _Failing(stream, fail, self)
+        failing = _Failing(ReadAhead(stream), fail, self)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=Fetcher(self._socket, failing, topic, 0).run, daemon=True)  # type: ignore[arg-type]
         self._thread.start()
 

@@ -71,19 +71,19 @@ class Site:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(module, "ANSWER_S", 60.0)  # what hangs is told apart from what a busy machine keeps waiting
     site = Site()
     yield site
     site.close()
 
 
-def settled(reads: FetchedPartition, fetchers: int, offset: int = 0) -> FetchedPartition:
+def settled(reads: FetchedPartition, fetchers: int, offset: int = 0, topic: str = TOPIC) -> FetchedPartition:
     """So many are ready."""
     clock = SystemClock()
     until = clock.monotonic() + 20.0
     while len(reads.fetchers) < fetchers or any(each.asked == NOBODY for each in reads.fetchers):
         assert clock.monotonic() < until, "waited in vain"
-        reads.read(TOPIC, 0, offset, LIMIT)
+        reads.read(topic, 0, offset, LIMIT + 1)
         clock.sleep(0.001)
     return reads
 
@@ -102,27 +102,29 @@ def all_of(tailer: Tailer, count: int) -> list[Message]:
 def test_what_they_read_is_what_the_stream_holds(site: Site, fetchers: int) -> None:
     site.write(1000)
     reads = settled(site.reads(fetchers), fetchers)
+    asked: list[int] = []
+    site.fail = lambda: asked.append(1) or ""  # type: ignore[func-returns-value]
     found = all_of(Tailer(reads, TOPIC, 0, 0), 1000)
     assert found == site.stream.read(TOPIC, 0, 0, 2000)
     assert reads.fetched >= 900, "by them, not beside them"
     assert len(site.children) == fetchers
+    assert len(asked) <= 1000 // (LIMIT - 1) + 2 + 2 * fetchers, "what is read ahead is what is asked for next"
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_becomes_of_them_each_message_is_read_once_in_order(site: Site, seed: int) -> None:
+def test_whatever_becomes_of_them_each_message_is_read_once_in_order(site: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.1)
+    rng, reads = random.Random(seed), settled(site.reads(3), 3)
     site.fail = by_chance(seed, dies=0.15, raises=0.15, hangs=0.02)
-    rng, reads = random.Random(seed), site.reads(3)
     tailer, found, written = Tailer(reads, TOPIC, 0, 0), list[Message](), 0
-    while written < 5000:
+    while written < 5000 or len(site.children) < 5:
         site.write(count := rng.choice((0, 1, 30, 400)))
         written += count
         site.clock.advance(rng.choice((0.01, 1.0, 100.0)))
         for _ in range(rng.randrange(3)):
             found += tailer.read(LIMIT) or []
     found += all_of(tailer, written - len(found))
-    assert found == site.stream.read(TOPIC, 0, 0, 10_000)
-    assert len(site.children) > 3, "some have died"
-    assert reads.fetched > 0
+    assert found == site.stream.read(TOPIC, 0, 0, written)
 
 
 def test_a_stream_that_begins_anew_is_noticed_though_fetchers_had_read_ahead(site: Site) -> None:
@@ -193,9 +195,9 @@ def test_the_same_findings_follow_whoever_reads_the_records(site: Site, monkeypa
     detectors: Sequence[tuple[str, object]] = [("hot", Hot()), ("exited", Exited())]
     assert replay(recorded_messages(recorded), detectors, OneToOne(), from_start=True).differences == ()  # type: ignore[arg-type]
     stream = copied(recorded)
-    site.fail = by_chance(seed, dies=0.1, raises=0.1)
-    reads = site.reads(fetchers, stream=stream, topic=OBSERVATIONS, clock=SystemClock())
     monkeypatch.setattr(module, "FIRST_S", 0.001)
+    reads = settled(site.reads(fetchers, stream=stream, topic=OBSERVATIONS, clock=SystemClock()), fetchers, topic=OBSERVATIONS)
+    site.fail = by_chance(seed, dies=0.1, raises=0.1)
     runner = Runner(stream, 0, detectors, OneToOne(), clock=FakeClock(), generation=0, marks=False, reads=reads)  # type: ignore[arg-type]
     while runner.offset < stream.end(OBSERVATIONS, 0):
         runner.step()
@@ -207,12 +209,15 @@ def test_the_same_findings_follow_whoever_reads_the_records(site: Site, monkeypa
 # --- who is there ----------------------------------------------------------------------------------------------------
 
 
-def test_one_that_hangs_holds_nobody_up_twice_and_is_killed(site: Site) -> None:
+def test_one_that_hangs_holds_nobody_up_twice_and_is_killed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.1)
     site.write(300)
     reads = settled(site.reads(1), 1)
     site.fail = lambda: "hangs"
     tailer = Tailer(reads, TOPIC, 0, 0)
-    assert len(all_of(tailer, 300)) == 300
+    assert len(all_of(tailer, 200)) == 200
+    assert reads.fetchers[0].asked == NOBODY, "it is not waited for again"
+    assert len(all_of(tailer, 100)) == 100
     assert site.told == []
     site.fail = lambda: ""
     site.clock.advance(module.HUNG_S + 1.0)
@@ -235,7 +240,7 @@ def test_where_none_can_be_started_the_stream_is_read_and_it_is_told_once(site: 
     for _ in range(8):
         tailer.read(LIMIT)
         site.clock.advance(1.0)
-    assert site.told == ["fetcher.failing"]
+    assert site.told.count("fetcher.failing") == 1
     assert "no process is left" in site.notices[0].message
     assert site.refusals == 0, "it was tried again after 1, 2 and 4 s"
 
