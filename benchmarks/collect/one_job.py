@@ -110,7 +110,8 @@ def fetched(bar: Progress) -> tuple[float, float]:
     """Processor seconds a record of (a fetcher, whoever takes its records over)."""
     clock, started, end = SystemClock(), list[int](), FETCHED_NODES * LAPS
     reads = FetchedPartition(
-        MemoryStream(), OBSERVATIONS, 0, partial(_spawn, started, FETCHED_NODES), FetcherDemand(1, 2, clock), clock=clock, on_notice=lambda notice: print(notice.message)
+        MemoryStream(), OBSERVATIONS, 0, partial(_spawn, started, FETCHED_NODES), FetcherDemand(1, 2, clock), clock=clock,
+        on_notice=lambda notice: print(notice.message), answer_s=600.0,
     )  # fmt: skip
     task = bar.add_task("a fetcher", total=end)
     tailer = Tailer(reads, OBSERVATIONS, 0, 0)

@@ -95,8 +95,8 @@ def main(arguments: list[str]) -> int:
         if "fetchers" in options.only:
             rows += job_rows(options.nodes, bar)
         if "sockets" in options.only:
-            load = Load(options.nodes, options.jobs, options.seconds, options.period, options.consumers, options.fetchers, options.history)
-            rows += socket_rows(load, bar)
+            offered = SocketLoad(options.nodes, options.jobs, options.seconds, options.period, options.consumers, options.fetchers, options.history)
+            rows += socket_rows(offered, bar)
     rows.append(Row("load average of the machine's processors, at the end", "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg()), peer=f"{os.cpu_count()} processors"))
     return report(rows, json=options.json, title=f"The path at size: {options.nodes:,} nodes")
 
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
 # --- sockets -----------------------------------------------------------------------------------------------------------------
 
 
-class Load(NamedTuple):
+class SocketLoad(NamedTuple):
     """What is run."""
 
     nodes: int
@@ -145,42 +145,42 @@ class Course:
     history_rows: int = 0
 
 
-def socket_rows(load: Load, bar: Progress) -> list[Row]:
+def socket_rows(offered: SocketLoad, bar: Progress) -> list[Row]:
     """Sockets, broker, servers."""
     with tempfile.TemporaryDirectory(prefix="eagle-eye-size-") as folder, Tansu() as broker:
-        course = measure(Path(folder), broker, load, SystemClock(), bar)
-    told, rate = course.told, load.rate
+        course = measure(Path(folder), broker, offered, SystemClock(), bar)
+    told, rate = course.told, offered.rate
     steady = course.lags[len(course.lags) // 5 :]
     worst, median = max(steady, default=0) / rate, float(np.median(steady or [0])) / rate
     asks, largest = told.asks / max(told.seconds, 1e-9), max(course.memory, default=0)
     numbers_s = rate * GPUS * (len(GPU_NAMES) + len(GROUP_NAMES))
     cpu = sum(course.consumers_cpu)
     return [
-        Row(f"{load.nodes:,} sockets, {load.jobs} jobs, {load.consumers} consumers, a record of each every {load.period_s:g} s: lag over {len(course.lags)} s", f"worst {worst:.1f} s, median {median:.1f} s" + (f"; {course.unanswered} times unknown" if course.unanswered else ""), f"≤ {LAG_S:g} s", worst <= LAG_S and not course.unanswered),
+        Row(f"{offered.nodes:,} sockets, {offered.jobs} jobs, {offered.consumers} consumers, a record of each every {offered.period_s:g} s: lag over {len(course.lags)} s", f"worst {worst:.1f} s, median {median:.1f} s" + (f"; {course.unanswered} times unknown" if course.unanswered else ""), f"≤ {LAG_S:g} s", worst <= LAG_S and not course.unanswered),
         Row("records acknowledged", f"{told.acknowledged:,} of {told.written:,} ({rate:,.0f} and {numbers_s / 1e6:.1f} M numbers a second); the producers at most {told.late_s:.1f} s late", "all", told.acknowledged == told.written, "NVSentinel's analyzer: 57 events/s", f"{told.acknowledged / max(told.seconds, 1e-9) / 57:,.0f}×"),
         Row("memory of the largest server; of all", f"{largest / MIB:,.0f} MiB; {sum(course.memory) / MIB:,.0f} MiB", f"≤ {MEMORY_BYTES >> 30} GiB", sum(course.memory) <= MEMORY_BYTES),
         Row("looks at what is confirmed, of all agents together", f"{asks:.0f} a second, at most {told.most_asks} in one; two requests each", f"≤ {ASKS:.0f} a second", told.most_asks <= ASKS),
         Row("processor time of a second: consumers (each), their fetchers and history, broker, producers", f"{cpu:.2f} s ({', '.join(f'{each:.2f}' for each in course.consumers_cpu)}), {course.children_cpu:.2f} s, {course.broker_cpu:.2f} s, {told.processor_s / max(told.seconds, 1e-9):.2f} s"),
-        *([Row("rows of the history", f"{course.history_rows:,}", "some", course.history_rows > 0)] if load.history else []),
+        *([Row("rows of the history", f"{course.history_rows:,}", "some", course.history_rows > 0)] if offered.history else []),
     ]  # fmt: skip
 
 
-def measure(folder: Path, broker: Tansu, load: Load, clock: Clock, bar: Progress) -> Course:
+def measure(folder: Path, broker: Tansu, offered: SocketLoad, clock: Clock, bar: Progress) -> Course:
     """One run in a folder of its own."""
     config_file = folder / "eagle-eye.toml"
-    config_file.write_text(load.config(broker.address))
+    config_file.write_text(offered.config(broker.address))
     cluster = LocalCluster(folder=folder, config_file=config_file, clock=clock, state_dir=folder / "state")
     stream = open_stream(load(config_file, state_dir=str(cluster.state_dir)), clock)
     context, course = multiprocessing.get_context("spawn"), Course()
     here, there = context.Pipe()
     try:
-        nodes = nodes_of(_jobs(stream), load.nodes)
+        nodes = nodes_of(_jobs(stream), offered.nodes)
         _announce(stream, nodes, clock)
         leader = cluster.start_further("lead", "--role", "lead")
-        watchers = [cluster.start_further(f"detect-{index}", "--role", "detect") for index in range(load.consumers)]
-        writer = context.Process(target=write, args=(broker.address, nodes, load.seconds, load.period_s, there), daemon=True)
+        watchers = [cluster.start_further(f"detect-{index}", "--role", "detect") for index in range(offered.consumers)]
+        writer = context.Process(target=write, args=(broker.address, nodes, offered.seconds, offered.period_s, there), daemon=True)
         writer.start()
-        task = bar.add_task("servers and sockets", total=load.seconds)
+        task = bar.add_task("servers and sockets", total=offered.seconds)
         _settle(cluster, stream, clock)
         assert here.recv() == "ready"
         here.send("go")
@@ -188,7 +188,7 @@ def measure(folder: Path, broker: Tansu, load: Load, clock: Clock, bar: Progress
         _follow(course, broker, stream, servers, lambda: here.poll(1.0), clock, lambda text: bar.update(task, advance=1, description=text))
         course.told = here.recv()
         bar.remove_task(task)
-        course.history_rows = _history_rows(config_file, cluster.state_dir) if load.history else 0
+        course.history_rows = _history_rows(config_file, cluster.state_dir) if offered.history else 0
     finally:
         cluster.stop()
         stream.close()

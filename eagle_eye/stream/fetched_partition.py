@@ -24,7 +24,9 @@ FEW = 64
 ANSWER_S = 2.0
 """So long an answer is waited for: then the ticks go on without it."""
 HUNG_S = 60.0
-"""A fetcher that has answered nothing for so long is killed; while brokers are away it may take as long as its stream does."""
+"""A fetcher that has answered nothing for so long is killed; while brokers are away it may take as long as its stream does ..."""
+BEGIN_S = 300.0
+"""... and one that begins for so long: on a machine that has no processor for it, another one would not be there sooner."""
 FIRST_S, LONGEST_S = 1.0, 60.0
 """Before another fetcher takes the place of one that died: doubled each time, until one answers."""
 log = logging.getLogger(__name__)
@@ -35,9 +37,9 @@ class FetchedPartition:
 
     def __init__(
         self, stream: Stream, topic: str, partition: int, start_child: Callable[[socket.socket], ChildProcess], demand: FetcherDemand, *,
-        clock: Clock, on_notice: Callable[[Notice], None],
+        clock: Clock, on_notice: Callable[[Notice], None], answer_s: float = ANSWER_S,
     ) -> None:  # fmt: skip
-        """Nothing is started before there is a demand. `start_child`: with the child's end of a socket; raises OSError."""
+        """Nothing is started before there is a demand. `start_child`: with the child's end of a socket; raises OSError. `answer_s`: how long an answer is waited for."""
         self.fetchers: tuple[FetcherProcess, ...] = ()
         """Those that run, or begin to."""
         self.fetched = 0
@@ -47,7 +49,8 @@ class FetchedPartition:
         self._demand = demand
         self._clock = clock
         self._on_notice = on_notice
-        self._offset = self._limit = 0
+        self._answer_s = answer_s
+        self._offset = 0
         """Of the last read."""
         self._more = False
         """The last answer was full."""
@@ -85,33 +88,30 @@ class FetchedPartition:
         """None where no fetcher has read it."""
         if offset < self._offset - 1:  # the stream may have begun anew, and fetchers may have read ahead before it did
             self._end_all()
-        self._offset, self._limit = offset, limit
+        self._offset = offset
         for fetcher in self.fetchers:
             self._guarded(fetcher, self._put_in_order)
-        fetcher = next((each for each in self.fetchers if each.asked == (offset, limit)), None)
-        if fetcher is None:
-            self._ask_ahead(offset, limit, 1)
-            fetcher = next((each for each in self.fetchers if each.asked == (offset, limit)), None)
-        if fetcher is None:
-            return None
-        if self._more:
-            self._ask_ahead(offset, limit, len(self.fetchers))
-        return self._guarded(fetcher, self._receive)
+        self._ask_ahead(offset, limit, len(self.fetchers) if self._more else 1)
+        asked = self._asked_for(offset, limit)
+        return self._guarded(asked, self._receive) if asked is not None else None
+
+    def _asked_for(self, offset: int, limit: int) -> FetcherProcess | None:
+        return next((each for each in self.fetchers if each.asked is not None and each.asked[0] == offset and each.asked[1] <= limit), None)
 
     def _ask_ahead(self, offset: int, limit: int, count: int) -> None:
         """The span at an offset and those behind it, as far as nobody was asked for them and somebody has nothing to do."""
         for place in range(count):
-            asked = (offset + place * (limit - 1), limit)
-            if any(each.asked == asked for each in self.fetchers):
+            at = offset + place * (limit - 1)
+            if self._asked_for(at, limit) is not None:
                 continue
             idle = next((each for each in self.fetchers if each.asked is None), None)
             if idle is None:
                 return
-            self._guarded(idle, partial(_ask, asked))
+            self._guarded(idle, partial(_ask, (at, limit)))
 
     def _receive(self, fetcher: FetcherProcess) -> list[Message] | None:
         asked = fetcher.asked
-        answer = fetcher.receive(ANSWER_S)
+        answer = fetcher.receive(self._answer_s)
         if answer is None or asked is None:
             fetcher.asked = NOBODY
             return None
@@ -131,16 +131,12 @@ class FetchedPartition:
         return span.messages
 
     def _put_in_order(self, fetcher: FetcherProcess) -> None:
-        """Take what nobody waits for any more. Raises FetcherDied for one that does not answer."""
-        if fetcher.asked is None or self._is_wanted(*fetcher.asked):
+        """Take what nobody will ask for any more. Raises FetcherDied for one that does not answer."""
+        if fetcher.asked is None or fetcher.asked[0] >= self._offset:
             return
-        if fetcher.receive(0.0) is None and self._clock.monotonic() - fetcher.asked_at > HUNG_S:
-            raise FetcherDied(f"it has answered nothing for {HUNG_S:g} s")
-
-    def _is_wanted(self, offset: int, limit: int) -> bool:
-        """Whether it is read now, or next."""
-        place, beside = divmod(offset - self._offset, self._limit - 1)
-        return limit == self._limit and not beside and 0 <= place <= len(self.fetchers)
+        longest = BEGIN_S if fetcher.begins else HUNG_S
+        if fetcher.receive(0.0) is None and self._clock.monotonic() - fetcher.asked_at > longest:
+            raise FetcherDied(f"it has answered nothing for {longest:g} s")
 
     # --- who is there ------------------------------------------------------------------------------------------------
 

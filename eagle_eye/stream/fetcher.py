@@ -129,6 +129,11 @@ class FetcherProcess:
         self._head: tuple[int, int, bool] | None = None
         """(bytes, number, whether it is a span) of the answer that is coming in."""
 
+    @property
+    def begins(self) -> bool:
+        """It has not told yet that its stream is open."""
+        return self._number == READY and self.asked is not None
+
     def ask(self, offset: int, limit: int) -> None:
         """Have it read; nothing may be asked for yet. Raises FetcherDied."""
         self._number += 1

@@ -48,12 +48,16 @@ class ReadAhead:
 class FetcherThread:
     """In the place of a process."""
 
+    begins = True
+    """False: it never says that it is there."""
+
     def __init__(self, connection: socket.socket, stream: ReadableStream, topic: str, fail: Callable[[], str]) -> None:
         self.exitcode: int | None = None
         self.freed = threading.Event()
         self._socket = connection.dup()
         failing = _Failing(ReadAhead(stream), fail, self)  # type: ignore[arg-type]
-        self._thread = threading.Thread(target=Fetcher(self._socket, failing, topic, 0).run, daemon=True)  # type: ignore[arg-type]
+        fetcher = Fetcher(self._socket, failing, topic, 0)  # type: ignore[arg-type]  # it is read, and nothing else
+        self._thread = threading.Thread(target=fetcher.run if self.begins else self.freed.wait, daemon=True)
         self._thread.start()
 
     def kill(self) -> None:
