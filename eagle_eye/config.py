@@ -101,6 +101,8 @@ class StreamConfig(Section, frozen=True, kw_only=True):
 
     partitions: Count = 1
     """Partitions of the topic of observations."""
+    fetchers: Annotated[int, msgspec.Meta(ge=-1, le=64)] = -1
+    """Processes that read and check the records of each partition for the one that evaluates it, with Kafka; -1: as many as the rate of its records asks for (none under 2,000 a second), 0: none."""
     retention_s: LongSeconds = 86_400.0
     """Seconds for which records are kept."""
     max_bytes: Bytes = 8 << 30

@@ -474,7 +474,7 @@ class FrameBuilder:
             for part, (_, rows, data) in zip(plan.steps, batch.step_blocks(), strict=True):
                 if rows and len(part.places):
                     key = (part.schema.id, rows, len(part.places))
-                    group = groups.setdefault(key, (part.schema, [], [], []))
+                    group = groups.get(key) or groups.setdefault(key, (part.schema, [], [], []))
                     group[1].append(part.places)
                     group[2].append(data)
                     group[3].append(offset)

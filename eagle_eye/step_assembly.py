@@ -26,6 +26,14 @@ class _Report(NamedTuple):
     """workers × names."""
 
 
+class _Roster(NamedTuple):
+    """The workers of a layout: eighty thousand names are not to be looked up twice a second."""
+
+    layout: Layout
+    workers: tuple[str, ...]
+    ids: Integers
+
+
 class _Pending(NamedTuple):
     """A step that not all have reported."""
 
@@ -41,6 +49,8 @@ class StepAssembly:
         self._names: list[str] = []
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._done: dict[int, SeenNumbers] = {}
+        self._rosters: dict[int, _Roster] = {}
+        """Epoch → its workers."""
         self.late = 0
         """Reports of steps that had already gone into a frame."""
 
@@ -54,6 +64,7 @@ class StepAssembly:
         self._ids.clear()
         self._names.clear()
         self._pending.clear()
+        self._rosters.clear()
 
     def ids_of(self, workers: Sequence[str]) -> Integers:
         """Numbers that stand for these workers in `report`."""
@@ -126,16 +137,28 @@ class StepAssembly:
         if layout is None:
             return False
         reported = np.concatenate([report.workers for report in pending.reports])
-        return bool(np.isin(self.ids_of(layout.workers), reported).all())
+        ids = self._roster_of(layout).ids
+        here = np.zeros(len(self._names), dtype=bool)
+        here[reported] = True
+        return bool(here[ids].all())
+
+    def _roster_of(self, layout: Layout) -> _Roster:
+        known = self._rosters.get(layout.epoch)
+        if known is None or known.layout is not layout:
+            workers = layout.workers
+            known = self._rosters[layout.epoch] = _Roster(layout, workers, self.ids_of(workers))
+            while len(self._rosters) > EPOCHS_KEPT:
+                del self._rosters[min(self._rosters)]
+        return known
 
     def _step(self, key: tuple[int, int], pending: _Pending, layout: Layout | None) -> Step | None:
         """One row per worker of the epoch's layout; without a layout, of those who reported."""
         if layout is not None:
-            workers = layout.workers
+            _, workers, ids = self._roster_of(layout)
         else:
             ids = np.unique(np.concatenate([report.workers for report in pending.reports]))
             workers = tuple(sorted(self._names[number] for number in ids.tolist()))
-        ids = self.ids_of(workers)
+            ids = self.ids_of(workers)
         place = np.full(len(self._names), -1, dtype=np.int64)
         place[ids] = np.arange(len(workers))
         values: dict[str, np.ndarray] = {}

@@ -3,9 +3,11 @@
     python -m benchmarks.collect.agent_cost
     python -m benchmarks.collect.agent_cost --seconds 60 --hours 0.1
 
+    python -m benchmarks.collect.agent_cost --only software
+
 First a real agent (`eagle-eye agent` with all collectors but kernel_log, the embedded stream) for --seconds beside a process that writes what eight workers
 write and answers its heartbeats as a leader does; then its collectors, batches and records for --hours of a made-up clock in one process, whose memory is looked at. NVML is the stand-in of
-the tests: what the driver takes is not in it, what the stand-in takes is.
+the tests: what the driver takes is not in it, what the stand-in takes is. Last the collector `software` alone, on this machine's own files.
 """
 
 import argparse
@@ -13,9 +15,11 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.queues import SimpleQueue as ProcessQueue
@@ -34,6 +38,7 @@ from collectors.agent.agent import Agent, build_collectors, run_agent
 from collectors.agent.job_registry import JobRegistry
 from collectors.agent.schedule import CollectorResult, CollectorThread
 from collectors.gpu import GpuCollector
+from collectors.software import SoftwareCollector
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config, load
 from eagle_eye.rpc.control_server import ControlServer
@@ -44,6 +49,7 @@ GPUS = 8
 GOAL_PERCENT, GOAL_MB, GOAL_GROWTH = 3.0, 150.0, 0.05
 """Of one core; resident; growth of the second half of the hour, as a share, that is still called flat."""
 SETTLE_S = 10.0
+LOOKS = 100
 PEER = "dcgm-exporter: 131 % of a core seen by a user (quoted, for GPUs alone)"
 CONFIG = """\
 [server]
@@ -203,6 +209,41 @@ def _inline(config: Config, clock: FakeClock, nvml: FakeNvml) -> list[CollectorT
     ]  # fmt: skip
 
 
+# --- what has changed on the node --------------------------------------------------------------------------------
+
+
+def software() -> list[Row]:
+    """Of the collector's looks at this machine's kernel, drivers and settings, and of its rounds between them."""
+    clock = FakeClock()
+    with tempfile.TemporaryDirectory(prefix="eagle-eye-software-") as folder:
+        run = Path(folder) / "run"
+        node = BusyNode(run, clock)
+        node.start()
+        try:
+            collector = SoftwareCollector(node=NODE, run_dir=run, state_dir=Path(folder) / "state", clock=clock)
+            collector.collect()
+            looks = [_collected(collector, clock, collector.look_s) for _ in range(LOOKS)]
+            rounds = [_collected(collector, clock, 0.0) for _ in range(LOOKS)]
+        finally:
+            node.stop()
+    look, between = statistics.median(looks), statistics.median(rounds)
+    share = 100 * (look / collector.look_s + between / collector.interval_s)
+    return [
+        Row(
+            f"`software`: a look (every {collector.look_s:g} s), a round without one (every {collector.interval_s:g} s); {collector.knows}",
+            f"{look * 1e3:.2f} ms, at most {max(looks) * 1e3:.2f}; {between * 1e3:.2f} ms: {share:.4f} % of a core",
+        )
+    ]  # fmt: skip
+
+
+def _collected(collector: SoftwareCollector, clock: FakeClock, passed_s: float) -> float:
+    """Processor seconds."""
+    clock.advance(passed_s)
+    began = time.process_time()
+    collector.collect()
+    return time.process_time() - began
+
+
 # --- the figures -------------------------------------------------------------------------------------------------
 
 
@@ -231,13 +272,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=60, help="of the real agent (60)")
     parser.add_argument("--hours", type=float, default=1.0, help="of the made-up clock (1)")
+    parser.add_argument("--only", choices=("software",), help="this part alone")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    if options.only == "software":
+        return report(software(), options.json, "the collector of changes")
     if options.seconds < 1 or options.hours <= 0.01:
         parser.error("--seconds is at least 1, and --hours more than 0.01")
     os.environ.pop("EAGLE_EYE_GROUPS", None)
     steal = neighbours()
-    return report([*rows(options.seconds, options.hours), steal()], options.json, "an agent beside eight workers")
+    return report([*rows(options.seconds, options.hours), *software(), steal()], options.json, "an agent beside eight workers")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.job_snapshots import JobSnapshots
 from eagle_eye.protocols import Diagnoser
 from eagle_eye.record_writer import read_record
-from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, RUNNER_GROUP, Message, Position, Stream
+from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, RUNNER_GROUP, Message, Position, ReadableStream, Stream
 from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import ConfigChange, Finding, Incident, JobSnapshot, Mark, Notice, Topology
@@ -85,13 +85,14 @@ class Runner:
         tick_s: float = 1.0,
         marks: bool = True,
         hung: MutedDetectors | None = None,
+        reads: ReadableStream | None = None,
     ) -> None:
         """Nothing is read before `run` or `step`.
 
         generation: of this owner; higher than that of every owner before it. marks: False = a replay, which uses the
         recorded marks. on_…: called on the runner's own thread with what is new or revised; after a restart once more
         with the open incidents. records: directory for the raw records around each incident, of at most so many bytes.
-        config: what the detectors were built from.
+        config: what the detectors were built from. reads: through which the records are read that are evaluated; default: the stream.
         """
         self.counts = RunnerCounts()
         self.evaluator = Evaluator(detectors, diagnoser, topology=topology, configure=configure, notify=self._notify, hung=hung)
@@ -111,7 +112,8 @@ class Runner:
         self._tick_s = tick_s
         self._marks = MarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
         self._reader = wire.RecordReader()
-        self._follower = Tailer(stream, OBSERVATIONS, partition, 0)
+        self._reads: ReadableStream = reads or stream
+        self._follower = Tailer(self._reads, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
         self._open_records = OpenRecordOffsets(stream, partition)
         self._output = OutputBuffer(stream, self._open_records.written, lambda why: self._notify("record.refused", why))
@@ -210,7 +212,7 @@ class Runner:
         self.evaluator.restore(findings, incidents)
         if begin is not None:
             self._background = BackgroundCatchUp(self._stream, self._partition, self._new_evaluator(), begin, lambda: (self.offset, self.counts.newest))
-        self._follower = Tailer(self._stream, OBSERVATIONS, self._partition, self.offset)
+        self._follower = Tailer(self._reads, OBSERVATIONS, self._partition, self.offset)
         if self._marks is not None:
             self._marks.start()
         self._ready = True

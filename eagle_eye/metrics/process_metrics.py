@@ -27,6 +27,10 @@ class PartitionMetrics:
     findings: int
     incidents: int
     dead_letters: int
+    fetchers: int = 0
+    """Processes that read its records for this one."""
+    fetched: int = 0
+    """Records that they have read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,4 +111,6 @@ _OF_A_PARTITION: tuple[tuple[str, str, Callable[[PartitionMetrics], float], bool
     ("eagle_eye_partition_findings", "Revisions of findings.", lambda each: each.findings, True),
     ("eagle_eye_partition_incidents", "Revisions of incidents.", lambda each: each.incidents, True),
     ("eagle_eye_partition_dead_letters", "Records that could not be read.", lambda each: each.dead_letters, True),
+    ("eagle_eye_partition_fetchers", "Processes that read records of the partition for the one that judges them.", lambda each: each.fetchers, False),
+    ("eagle_eye_partition_fetched_records", "Records that they have read.", lambda each: each.fetched, True),
 )

@@ -49,29 +49,11 @@ class Position(NamedTuple):
     offset: int
 
 
-class Stream(Protocol):
-    """What every stream can do. Offsets rise within a partition; they need not be dense.
-
-    Every method may raise StreamUnavailable (try again later) or StreamFull; `append` also StreamRefused (never try again).
-    """
-
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
-        """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process.
-
-        Returns the position of each of them.
-        """
-        ...
+class ReadableStream(Protocol):
+    """What whoever reads a stream needs of it. Every method may raise StreamUnavailable (try again later)."""
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
         """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
-        ...
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has."""
-        ...
-
-    def partition_of(self, topic: str, key: str) -> int:
-        """The partition that a key goes to."""
         ...
 
     def begin(self, topic: str, partition: int) -> int:
@@ -84,6 +66,28 @@ class Stream(Protocol):
 
     def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
         """Block until a message at or after `offset` is there, at most `timeout` seconds."""
+        ...
+
+
+class Stream(ReadableStream, Protocol):
+    """What every stream can do. Offsets rise within a partition; they need not be dense.
+
+    Every method may raise StreamUnavailable (try again later) or StreamFull; `append` also StreamRefused (never try again).
+    """
+
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
+        """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process.
+
+        Returns the position of each of them.
+        """
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        ...
+
+    def partition_of(self, topic: str, key: str) -> int:
+        """The partition that a key goes to."""
         ...
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:

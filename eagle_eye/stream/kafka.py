@@ -229,11 +229,11 @@ class KafkaStream:
         """Everything of one Fetch at or after the offset, up to the first hole; from the begin where the offset is older."""
         for pause_s in HOLE_PAUSES_S:
             offset, data = self._fetch_at(topic, partition, offset, bytes_)
-            messages, hole = _messages(topic, partition, offset, data, holes=False)
+            messages, hole = kafka_messages(topic, partition, offset, data, holes=False)
             if messages or not hole:
                 return messages
             self._clock.sleep(pause_s)
-        return _messages(topic, partition, offset, data, holes=True)[0]
+        return kafka_messages(topic, partition, offset, data, holes=True)[0]
 
     def _fetch_at(self, topic: str, partition: int, offset: int, bytes_: int) -> tuple[int, bytes]:
         """(where it begins, batches)."""
@@ -279,7 +279,7 @@ def _quieten() -> None:
         logger.setLevel(logging.CRITICAL)
 
 
-def _messages(topic: str, partition: int, offset: int, data: bytes, *, holes: bool) -> tuple[list[Message], bool]:
+def kafka_messages(topic: str, partition: int, offset: int, data: bytes, *, holes: bool) -> tuple[list[Message], bool]:
     """(messages from the offset on, whether they end at a hole); with `holes` they go on behind it.
 
     What a transaction says about itself is left out.

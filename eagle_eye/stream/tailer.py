@@ -4,13 +4,13 @@ A broker that lost its memory begins again at offset 0. Offsets alone do not sho
 reader's place. So each read begins with the message that was read last: it must still be there, and be the same.
 """
 
-from . import Message, Stream
+from . import Message, ReadableStream, Stream
 
 
 class Tailer:
     """One reader of one partition, used by one thread."""
 
-    def __init__(self, stream: Stream, topic: str, partition: int, offset: int) -> None:
+    def __init__(self, stream: ReadableStream, topic: str, partition: int, offset: int) -> None:
         self.offset = offset
         """Of the next message."""
         self._stream = stream

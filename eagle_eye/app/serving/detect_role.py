@@ -16,9 +16,11 @@ from eagle_eye.app import plugin_wiring
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.stream.fetched_partition import FetchedPartition
 from eagle_eye.types import ConfigChange, Incident, JobSnapshot, Notice
 from eagle_eye.writable_text import words_of
 
+from .fetcher_process import fetched_partition
 from .leader_election import new_holder
 from .process_context import ProcessContext
 from .service_registry import ServiceGroup, partition_services
@@ -125,6 +127,7 @@ class PartitionWorker:
         self._stop = threading.Event()
         self._runner: Runner | None = None
         self._services: ServiceGroup | None = None
+        self._reads: FetchedPartition | None = None
         self._began = context.clock.monotonic()
         self._again: float | None = None
         """When another worker may begin, since this one has failed; monotonic."""
@@ -163,6 +166,8 @@ class PartitionWorker:
         if (call := runner.hung_in(self._context.clock.monotonic())) is not None:
             self._hung.services[self._partition] = services
             runner.leave_behind()
+            if self._reads is not None:
+                self._reads.close()
             message = self._hung.muted.add(call)
             log.error("%s", message)
             self._context.notices.put(Notice(name="detector.hung", time=self._context.clock.now(), message=message))
@@ -208,10 +213,16 @@ class PartitionWorker:
             services = ServiceGroup(partition_services(self._context, partition))
             services.start()
         try:
-            runner = self._runner = runners[partition] = runner_of(self._context, self._detectors, partition, self._term, self._hung.muted)
+            if (reads := fetched_partition(self._context, partition)) is not None:
+                self._reads = self._context.reads[partition] = reads
+            runner = self._runner = runners[partition] = runner_of(self._context, self._detectors, partition, self._term, self._hung.muted, self._reads)
             self._services = services
             runner.run(self._stop)
         finally:
+            if self._reads is not None:
+                self._reads.close()
+                if self._context.reads.get(partition) is self._reads:
+                    del self._context.reads[partition]
             if not self._left_behind:
                 services.stop()
                 self._context.histories.pop(partition, None)
@@ -219,8 +230,8 @@ class PartitionWorker:
                 del runners[partition]
 
 
-def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, term: int, muted: MutedDetectors) -> Runner:
-    """The runner of a partition; `term` becomes the generation of its marks."""
+def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, term: int, muted: MutedDetectors, reads: FetchedPartition | None) -> Runner:
+    """The runner of a partition; `term` becomes the generation of its marks. `reads`: through which it reads its records, where fetchers may."""
     config, clock, on_notice = context.config, context.clock, context.notices.put
     lessons = learners((name, type(detector)) for name, detector in detectors)
 
@@ -241,5 +252,5 @@ def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, te
         context.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
         on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=on_notice,
         records=config.state / "records", records_bytes=config.history.records_bytes, config=ConfigChange(digest=config.digest, text=""),
-        hung=muted, learner=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=on_notice, hung=muted),
+        hung=muted, reads=reads, learner=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=on_notice, hung=muted),
     )  # fmt: skip

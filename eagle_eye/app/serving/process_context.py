@@ -10,6 +10,7 @@ from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
 from eagle_eye.metrics import Metrics
 from eagle_eye.stream import Stream
+from eagle_eye.stream.fetched_partition import FetchedPartition
 from eagle_eye.stream.spool import SpooledWriter
 from remediation.actions.notify import Notify
 from remediation.engine.engine import Engine
@@ -40,6 +41,8 @@ class ProcessContext:
     """Set when this process has written something that a leader reads."""
     runners: dict[int, Runner] = field(default_factory=dict)
     """Partition → its runner, for those that this process owns now."""
+    reads: dict[int, FetchedPartition] = field(default_factory=dict)
+    """Partition → what its runner reads through, where fetchers may."""
     history_process: "HistoryProcess | None" = None
     """Writes the history of all partitions; None where threads of this process do, or none is written."""
     histories: "dict[int, HistoryWriter]" = field(default_factory=dict)
