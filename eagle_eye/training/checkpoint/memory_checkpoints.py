@@ -63,7 +63,7 @@ class MemoryCheckpoints:
     def __init__(self, optimizers: Iterable[Any] = (), path: str | os.PathLike[str] | None = None, *, replicated: bool = False) -> None:
         given = os.fspath(path) if path is not None else os.environ.get(VARIABLE, "")
         self._path = Path(given).absolute() if given else None
-        self._optimizers = list(optimizers)
+        self._optimizers: list[Any] = []
         self._replicated = replicated
         self._shard = Shard.here()
         self._report = FailureReport(given)
@@ -81,9 +81,23 @@ class MemoryCheckpoints:
         """Saves that were not begun: another one was under way, or there was no memory."""
         self.waited_s = 0.0
         """Seconds that steps of the optimizers have waited for copies."""
-        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
+        self._hooks: list[Any] = []
+        self.guard(optimizers)
         atexit.register(self._end)
         _clients.add(self)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether there is memory to save to: not without a launcher, and not after `close`."""
+        return self._path is not None
+
+    def guard(self, optimizers: Iterable[Any]) -> None:
+        """These optimizers write to the state, in place of those given before: for who has them later than the state that is to be loaded."""
+        self.wait()
+        for hook in self._hooks:
+            hook.remove()
+        self._optimizers = list(optimizers)
+        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
 
     # --- save --------------------------------------------------------------------------------------------------
 
@@ -126,9 +140,7 @@ class MemoryCheckpoints:
     def close(self) -> None:
         """Wait for the save under way and let go of the memory; what is there stays for a successor."""
         self._join(None)
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self.guard([])
         atexit.unregister(self._end)
         self._release()
         self._path = None
