@@ -28,7 +28,7 @@ import torch
 
 from . import storage_restore
 from .fetched_copies import FetchedCopies
-from .memory_layout import Guards, Shard, StateLayout, local_of
+from .memory_layout import Guards, Shard, StateLayout, StepLimits, local_of
 from .memory_report import FailureReport
 from .memory_restore import LoadedState, restore
 from .memory_segment import (
@@ -316,30 +316,31 @@ class MemoryCheckpoints:
 
     # --- load --------------------------------------------------------------------------------------------------
 
-    def load(self, template: dict[str, Any], *, at_most: int | None = None) -> LoadedState | None:
+    def load(self, template: dict[str, Any], *, at_most: int | None = None, at_least: int = 0) -> LoadedState | None:
         """Copy the newest whole state into the tensors of `template`; None if there is none, and then nothing was changed.
 
         The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its
-        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take. In a job of
+        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take; `at_least`: the
+        lowest, where the training has another checkpoint, of the step before that. In a job of
         several ranks all call this, after torch.distributed is initialized, and load the same step, the newest that all of them hold whole.
         """
         if self._shard.world > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             _log.warning("nothing is loaded from memory: the ranks have to agree on a step; initialize torch.distributed before")
             return None
-        limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
+        limits = StepLimits(int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most, at_least)
         self._join(None)
         try:
             self._open()
         except (OSError, ValueError) as error:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
-        backup = FetchedCopies(self._path, self._shard, limit)
+        backup = FetchedCopies(self._path, self._shard, limits.at_most)
         try:
-            found = restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
+            found = restore(self._segment, template, limits, None if self._replicated else self._shard, backup)
             if found is None:
-                found = self._load_stored(template, limit, backup)
+                found = self._load_stored(template, limits, backup)
         finally:
             backup.close()
-        self._leave(found.step if found is not None else limit)
+        self._leave(found.step if found is not None else limits.at_most)
         return found
 
     def _leave(self, step: int) -> None:
@@ -350,10 +351,10 @@ class MemoryCheckpoints:
         self._whole = {slot: kept.get(slot, SlotStamp(_LEFT, stamp.sequence)) for slot, stamp in self._whole.items()}
         self.safe_step = max((stamp.step for stamp in kept.values()), default=-1)
 
-    def _load_stored(self, template: dict[str, Any], at_most: int, backup: FetchedCopies) -> LoadedState | None:
+    def _load_stored(self, template: dict[str, Any], limits: StepLimits, backup: FetchedCopies) -> LoadedState | None:
         """What the launchers have stored of the copies that are gone."""
         home = storage_restore.folder_given()
-        found = storage_restore.restore(template, home, at_most, self._shard, replicated=self._replicated) if home is not None else None
+        found = storage_restore.restore(template, home, limits, self._shard, replicated=self._replicated) if home is not None else None
         if found is None:
             return None
         backup.tell(found.step, "storage", "; ".join(found.skipped))

@@ -13,6 +13,7 @@ trained on. Checkpoints on disk stay the Trainer's own. Without a launcher nothi
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 import tempfile
@@ -25,13 +26,14 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import get_last_checkpoint
 
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
-from eagle_eye.training.checkpoint.memory_restore import LoadedState
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
 
 TRAINER_STATE = "trainer_state.json"
 """As the Trainer names it in a folder that it resumes from."""
 STATE_BYTES = 1 << 16
 """TrainerState in memory takes so much from the first step on, so that the memory is reserved once: the oldest entries of its log are left out."""
+_trainings = itertools.count(1)
+"""Of this process. The second training of a script does not go on from what the first one kept."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -56,7 +58,7 @@ class CheckpointsInMemory:
     def __init__(self, *arguments: Any, memory_every: int = 1, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._memory_every = memory_every
-        self._found: LoadedState | None = None
+        self._found: dict[str, Any] | None = None
         """What the training that is under way goes on from, of memory."""
         self._folder = ""
         """Which the Trainer takes for the checkpoint that it resumes from."""
@@ -70,11 +72,12 @@ class CheckpointsInMemory:
         saves = _SavesToMemory(self, memory, self._memory_every)
         self.add_callback(saves)
         try:
-            found = memory.load({} if self.model_init else {"model": self.model.state_dict()})
+            template = {} if self.model_init else {"model": self.model.state_dict()}
+            found = memory.load({saves.name: template}, at_least=_step_of(resume_from_checkpoint, self.args.output_dir) + 1)
             with tempfile.TemporaryDirectory(prefix="eagle-eye-") as folder:
-                if found is not None and found.step > _step_of(resume_from_checkpoint, self.args.output_dir):
-                    Path(folder, TRAINER_STATE).write_text(found.state["trainer"])
-                    self._found, self._folder, resume_from_checkpoint = found, folder, folder
+                if found is not None:
+                    self._found, self._folder, resume_from_checkpoint = found.state[saves.name], folder, folder
+                    Path(folder, TRAINER_STATE).write_text(self._found["trainer"])
                 return self._train(resume_from_checkpoint, *arguments, **named)
         finally:
             self._found, self._folder = None, ""
@@ -125,7 +128,7 @@ class CheckpointsInMemory:
             self._found = None  # the last that is asked for: its memory is needed no longer
 
     def _from_memory(self, folder: str | None) -> dict[str, Any] | None:
-        return self._found.state if self._found is not None and folder == self._folder else None
+        return self._found if folder == self._folder else None
 
 
 class _SavesToMemory(TrainerCallback):  # type: ignore[misc]  # of another package, which is not looked into
@@ -133,6 +136,8 @@ class _SavesToMemory(TrainerCallback):  # type: ignore[misc]  # of another packa
 
     def __init__(self, trainer: CheckpointsInMemory, memory: MemoryCheckpoints, every: int) -> None:
         self._trainer, self._memory, self._every = trainer, memory, every
+        self.name = f"training {next(_trainings)}"
+        """Of the state in memory."""
         self._refused = False
         self._epoch_begins: dict[str, Any] | None = None
         """Random generators before the data of an epoch were asked for: that is where the Trainer puts them back."""
@@ -148,7 +153,7 @@ class _SavesToMemory(TrainerCallback):  # type: ignore[misc]  # of another packa
         if self._refused or state.global_step % self._every or not self._memory.has_place:
             return
         try:
-            self._memory.save({**self._trainer.memory_state(), "random": generators or random_state()}, state.global_step)
+            self._memory.save({self.name: {**self._trainer.memory_state(), "random": generators or random_state()}}, state.global_step)
         except TypeError as error:
             self._refused = True
             _log.warning("no checkpoints in memory, the training goes on without: %s", error)
