@@ -18,7 +18,7 @@ def random_state() -> dict[str, Any]:
 def restore_random_state(state: dict[str, Any]) -> None:
     """Put it back. Raises RuntimeError where it has more GPUs than this process."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
+    if state.get("cuda"):  # Megatron-Core drops empty lists
         torch.cuda.set_rng_state_all(state["cuda"])
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist()), gauss))

@@ -393,6 +393,6 @@ def test_what_is_to_be_written_is_a_copy() -> None:
     prepared = checkpoint_writer.prepare(state, 1)
     state["x"].fill_(2.0)
     state["y"].tensor.fill_(2.0)
-    assert [each.tolist() for each in prepared.tensors.values()] == [[1.0] * 4] * 2
+    assert [each.tolist() for each in prepared.shards[0].values()] == [[1.0] * 4] * 2
     with pytest.raises(ValueError, match=r"is no region of shape"):
         LocalTensor(torch.ones(4), Region((0,), (3,)), (4,))
