@@ -14,16 +14,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
 
 from .batch_order import BatchOrder, order_of
 from .lightning import Callback
+from .lightning_scores import with_tensors, without_tensors
 
 EPOCH_LOOP = "epoch_loop."
 """Before the names of its states in that of the loop around it."""
+PROCESS = "process_dataloader"
 _fits = itertools.count(1)
 """Of this process. The second `fit` of a script does not go on from what the first one kept."""
 _log = logging.getLogger("eagle_eye.checkpoint")
@@ -84,7 +84,7 @@ class CheckpointsInMemory(Callback):  # type: ignore[misc]  # of another package
             trainer.fit_loop.load_state_dict(state["loops"])
         for callback in trainer.callbacks:
             if callback.state_key in state["callbacks"]:
-                callback.load_state_dict(_with_tensors(state["callbacks"][callback.state_key]))
+                callback.load_state_dict(with_tensors(state["callbacks"][callback.state_key]))
         if state["datamodule"] and trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(state["datamodule"])
 
@@ -92,15 +92,19 @@ class CheckpointsInMemory(Callback):  # type: ignore[misc]  # of another package
 
     def _wrap(self, trainer: Any) -> None:
         """Until the end of the fit: what Lightning calls for each loader, before it asks it for the batches of an epoch."""
-        strategy = trainer.strategy
-        function = strategy.process_dataloader
+        own, function = vars(trainer.strategy), trainer.strategy.process_dataloader
+        before = {name: own[name] for name in [PROCESS] if name in own}
 
         def process_dataloader(loader: Any) -> Any:
             loader = function(loader)
             return self._begin_data(loader) if trainer.training else loader
 
-        strategy.process_dataloader = process_dataloader
-        self._unwrap = lambda: vars(strategy).pop("process_dataloader", None)
+        def unwrap() -> None:
+            del own[PROCESS]
+            own.update(before)
+
+        own[PROCESS] = process_dataloader
+        self._unwrap = unwrap
 
     def _begin_data(self, loader: Any) -> Any:
         if hasattr(loader, "load_state_dict"):  # it is put in place with the loops
@@ -148,7 +152,7 @@ class CheckpointsInMemory(Callback):  # type: ignore[misc]  # of another package
             "model": module.state_dict(), "optimizers": [each.state_dict() for each in trainer.optimizers],
             "schedulers": [each.scheduler.state_dict() for each in trainer.lr_scheduler_configs], "precision": trainer.precision_plugin.state_dict(),
             "loops": {**loops, f"{EPOCH_LOOP}batch_progress": before_this}, "batch_progress": progress,
-            "callbacks": {each.state_key: _without_tensors(held) for each in trainer.callbacks if (held := each.state_dict())},
+            "callbacks": {each.state_key: without_tensors(held) for each in trainer.callbacks if (held := each.state_dict())},
             "datamodule": trainer.datamodule.state_dict() if trainer.datamodule is not None else {}, "random": random_state(),
             "epoch": trainer.current_epoch, "batches": batches, "drawn_from": [each.drawn_from for each in self._orders],
         }  # fmt: skip
@@ -170,20 +174,3 @@ class CheckpointsInMemory(Callback):  # type: ignore[misc]  # of another package
         memory, self._memory, self._found, self._orders = self._memory, None, None, []
         if memory is not None:
             memory.close()
-
-
-def _without_tensors(value: Any) -> Any:
-    """A callback's state with numbers for tensors that hold one. Such a score may be infinite, which in a model or an optimizer would be a fault."""
-    if isinstance(value, dict):
-        return {key: _without_tensors(each) for key, each in value.items()}
-    if isinstance(value, torch.Tensor) and not value.dim():
-        return ("tensor", value.item(), str(value.dtype).removeprefix("torch."))
-    return value
-
-
-def _with_tensors(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_tensors(each) for key, each in value.items()}
-    if isinstance(value, tuple) and len(value) == 3 and value[0] == "tensor":
-        return torch.tensor(value[1], dtype=getattr(torch, value[2]))
-    return value
