@@ -48,7 +48,8 @@ def fit(model, **named):
     torch.set_num_threads(1)
     rows = torch.utils.data.TensorDataset(torch.randn(44, 8, generator=torch.Generator().manual_seed(2)), torch.randn(44, 1, generator=torch.Generator().manual_seed(3)))
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2, val_check_interval=4, **named)
+        **{"max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+           "accumulate_grad_batches": 2, "val_check_interval": 4, **named})
     trainer.fit(model, torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True), torch.utils.data.DataLoader(rows, batch_size=22))
     return trainer
 """
@@ -70,6 +71,8 @@ def same(one, other):
         return type(one) is type(other) and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
     return one == other
 
 def main(what):
@@ -82,14 +85,13 @@ def main(what):
             def on_train_batch_end(self, trainer, *_):
                 if trainer.global_step == 5:
                     open("out/epoch=0-step=6.ckpt", "w").close()
-        trainer = fit(Model(), plugins=[storage], callbacks=[Fills(), ModelCheckpoint(dirpath="out", every_n_train_steps=3, enable_version_counter=False)])
+        trainer = fit(Model(), max_steps=8, plugins=[storage], callbacks=[Fills(), ModelCheckpoint(dirpath="out", every_n_train_steps=3, enable_version_counter=False)])
         return {"steps": trainer.global_step, "left": sorted(os.listdir("out"))}
     trainer = fit(Model(width=8), plugins=[ShardCheckpointIO()], callbacks=[ModelCheckpoint(dirpath="out", monitor="score", save_top_k=1, every_n_train_steps=2)])
     trainer.save_checkpoint("mine")
     trainer.strategy.checkpoint_io = lightning.plugins.io.TorchCheckpointIO()
     trainer.save_checkpoint("theirs")
     mine, theirs = ShardCheckpointIO().load_checkpoint("mine"), ShardCheckpointIO().load_checkpoint("theirs")
-    again = fit(Model(width=8), plugins=[ShardCheckpointIO()], limit_train_batches=0)
     return {"same": same(mine, theirs), "keys": sorted(mine), "left": os.listdir("out"), "step": trainer.global_step}
 """
 
@@ -127,5 +129,5 @@ def test_what_needs_pickle_is_refused_by_name(runs: dict[str, FrameworkRun]) -> 
 
 
 def test_storage_that_refuses_ends_no_training_and_the_older_checkpoint_stays(runs: dict[str, FrameworkRun]) -> None:
-    assert runs["full"].said["steps"] == 12
+    assert runs["full"].said["steps"] == 8
     assert "epoch=0-step=3.ckpt" in runs["full"].said["left"]

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,7 @@ main()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process that imports, and a fork of it for each rank."""
     folder = tmp_path_factory.mktemp("megatron")
     (folder / "script.py").write_text(SCRIPT)
@@ -151,7 +150,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "script.py", json.dumps(runs)], cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
     (folder / "errors").write_text(done.stderr)
-    yield folder
+    return folder
 
 
 def said(folder: Path, run: str) -> Any:

@@ -18,7 +18,7 @@ from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
 
 from .batch_order import BatchOrder, order_of
-from .lightning import Callback
+from .lightning import Callback  # type: ignore[attr-defined]  # of whichever of the two packages is used
 from .lightning_scores import with_tensors, without_tensors
 
 EPOCH_LOOP = "epoch_loop."
@@ -115,7 +115,8 @@ class CheckpointsInMemory(Callback):  # type: ignore[misc]  # of another package
         self._orders.append(order)
         if self._found is None:
             return loader
-        for sampler in (getattr(loader, "sampler", None), getattr(order, "sampler", None)):
+        samplers: list[Any] = [getattr(loader, "sampler", None), getattr(order, "sampler", None)]
+        for sampler in samplers:
             if hasattr(sampler, "set_epoch"):  # Lightning calls that when workers of the loader have drawn from it already
                 sampler.set_epoch(self._found["epoch"])
         drawn_from = self._found["drawn_from"]

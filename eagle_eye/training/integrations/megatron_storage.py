@@ -21,7 +21,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, nested_values
 from megatron.core.dist_checkpointing.mapping import CheckpointingException, ShardedTensor, is_main_replica
-from megatron.core.dist_checkpointing.strategies.base import LoadShardedStrategy, SaveShardedStrategy, StrategyAction, register_default_strategy
+from megatron.core.dist_checkpointing.strategies.base import (
+    LoadShardedStrategy,
+    SaveShardedStrategy,
+    StrategyAction,
+    register_default_strategy,
+)
 from megatron.core.dist_checkpointing.strategies.checkpointable import CheckpointableShardedTensor, LocalShardsContainer
 
 from eagle_eye.training.checkpoint.dcp_storage import DcpReader, DcpWriter

@@ -414,5 +414,5 @@ def test_a_rank_with_several_regions_of_a_tensor_writes_each_and_they_are_loaded
     template = {"w": LocalTensor(torch.zeros(4, 3), Region((1, 0), (4, 3)), (6, 3)), "step": 0}
     assert checkpoint.restore(template, tmp_path) is not None
     assert torch.equal(template["w"].tensor, whole[1:5])  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="'state.w' is given as 1 regions"):
+    with pytest.raises(TypeError, match=r"'state\.w' is given as 1 regions"):
         checkpoint.restore({"w": LocalTensors((template["w"],)), "step": 0}, tmp_path)  # type: ignore[arg-type]
