@@ -34,13 +34,14 @@ from .checkpoint_directory import (
 )
 from .checkpoint_reader import RestoredCheckpoint, SkippedCheckpoint, load, restore
 from .checkpoint_writer import PreparedCheckpoint, leave_out, save, save_or_raise, save_shard
-from .distributed_tensor import LocalTensor
+from .distributed_tensor import LocalTensor, LocalTensors
 from .tensor_regions import Region
 
 __all__ = [
     "KEPT",
     "LEFT_S",
     "LocalTensor",
+    "LocalTensors",
     "PreparedCheckpoint",
     "Region",
     "RestoredCheckpoint",

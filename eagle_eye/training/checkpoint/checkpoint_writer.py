@@ -23,7 +23,9 @@ from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from . import checkpoint_directory, distributed_tensor, shard_file
 from . import manifest as manifests
 from .checkpoint_directory import directory_of
+from .distributed_tensor import LocalTensor
 from .manifest import Manifest, ManifestTensor, ShardFile, TensorPiece
+from .tensor_regions import joined
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,10 +38,10 @@ class PreparedCheckpoint:
     """One rank's part of a checkpoint, independent of the state that trains on."""
 
     home: Path
-    tensors: Mapping[str, "Tensor"]
-    """Contiguous, in this process's memory."""
+    shards: tuple[Mapping[str, "Tensor"], ...]
+    """Contiguous, in this process's memory. The second one and those behind it: further regions of tensors of which this rank holds more than one."""
     manifest: Manifest
-    """Without its shard."""
+    """Without its shards."""
     rank: int = 0
     run: str = ""
 
@@ -51,7 +53,7 @@ class PreparedCheckpoint:
     @property
     def needed_bytes(self) -> int:
         """Of its tensors; the manifest is small."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+        return sum(tensor.numel() * tensor.element_size() for shard in self.shards for tensor in shard.values())
 
 
 def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None) -> Path | None:
@@ -119,19 +121,30 @@ def prepare(
     """Copy what this rank writes. Raises TypeError, ValueError for what cannot be stored."""
     tensors, rest = state_tree.flatten(state, distributed_tensor.is_tensor)
     own, own_rest = state_tree.flatten({str(rank): per_rank}, distributed_tensor.is_tensor, "ranks") if per_rank else ({}, None)
-    parts = {name: distributed_tensor.local(tensor, first=first, name=name) for name, tensor in tensors.items()}
-    parts |= {name: distributed_tensor.local(tensor, first=True, name=name) for name, tensor in own.items()}
-    written = {name: part for name, part in parts.items() if part.written_here and (part.region.size or part.shape == part.region.shape)}
-    copies = {name: part.tensor.detach().to("cpu", copy=True).contiguous() for name, part in written.items()}
-    stored = {
-        name: ManifestTensor(shard_file.dtype_of(part.tensor, name), part.shape, (TensorPiece(0, part.region),)) for name, part in written.items()
-    }
+    parts = {name: distributed_tensor.parts_of(tensor, first=first, name=name) for name, tensor in tensors.items()}
+    parts |= {name: distributed_tensor.parts_of(tensor, first=True, name=name) for name, tensor in own.items()}
+    shards: list[dict[str, Tensor]] = [{}]
+    stored = {name: tensor for name, each in parts.items() if (tensor := _copy_into(shards, name, each)).pieces}
     manifest = Manifest(
-        step=step, epoch=_epoch(), finite=all(map(_is_finite, copies.values())), saved=time.time(), shards=(), tensors=stored, rest=rest,
+        step=step, epoch=_epoch(), finite=all(_is_finite(copy) for shard in shards for copy in shard.values()), saved=time.time(), shards=(), tensors=stored, rest=rest,
         world_size=world_size, layout=dict(layout or {}), data_position=data_position, ranks={str(rank): own_rest[str(rank)]} if own_rest else {},
     )  # fmt: skip
     manifests.encode(manifest)  # what JSON cannot hold is the state's fault, and raises here
-    return PreparedCheckpoint(directory_of(directory), copies, manifest, rank)
+    return PreparedCheckpoint(directory_of(directory), tuple(shards), manifest, rank)
+
+
+def _copy_into(shards: list[dict[str, "Tensor"]], name: str, parts: Sequence[LocalTensor]) -> ManifestTensor:
+    """What this rank writes of a tensor, each region into a shard of its own; without pieces if it is nothing."""
+    import torch
+
+    written = [part for part in parts if part.written_here and (part.region.size or part.shape == part.region.shape)]
+    pieces: list[TensorPiece] = []
+    for region, dimension, numbers in joined([part.region for part in written]):
+        copies = [written[number].tensor.detach().to("cpu", copy=True).contiguous() for number in numbers]
+        shards += [{}] if len(pieces) == len(shards) else []
+        shards[len(pieces)][name] = torch.cat(copies, dimension) if len(copies) > 1 else copies[0]
+        pieces.append(TensorPiece(len(pieces), region))
+    return ManifestTensor(shard_file.dtype_of(parts[0].tensor, name), parts[0].shape, tuple(pieces))
 
 
 def _is_finite(tensor: "Tensor") -> bool:
@@ -184,18 +197,21 @@ def _write(prepared: PreparedCheckpoint) -> Path:
 
 
 def put(prepared: PreparedCheckpoint) -> tuple[Path, Manifest]:
-    """Write the shard, and then the manifest of a single rank or the part of one of several; deletes nothing, tells nobody. Raises OSError."""
+    """Write the shards, and then the manifest of a single rank or the part of one of several; deletes nothing, tells nobody. Raises OSError."""
     home = prepared.home
     home.mkdir(parents=True, exist_ok=True)
-    name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
-    size, checksum = shard_file.write(home / name, prepared.tensors)
-    manifest = replace(prepared.manifest, shards=(ShardFile(name, size, checksum, prepared.rank),))
-    path = home / (checkpoint_directory.manifest_name(prepared.step) if manifest.world_size == 1 else _part_names(prepared)[prepared.rank])
+    files: list[ShardFile] = []
     try:
+        for tensors in prepared.shards:
+            name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
+            files.append(ShardFile(name, *shard_file.write(home / name, tensors), prepared.rank))
+        manifest = replace(prepared.manifest, shards=tuple(files))
+        path = home / (checkpoint_directory.manifest_name(prepared.step) if manifest.world_size == 1 else _part_names(prepared)[prepared.rank])
         atomic_file.replace(path, manifests.encode(manifest))
     except OSError:
-        with contextlib.suppress(OSError):
-            (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
+        for file in files:
+            with contextlib.suppress(OSError):
+                (home / file.name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
         raise
     return path, manifest
 

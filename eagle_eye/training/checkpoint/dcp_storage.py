@@ -49,7 +49,7 @@ from eagle_eye.training import state_tree
 from . import checkpoint_directory, checkpoint_reader, checkpoint_writer, shard_file
 from .checkpoint_directory import SavedCheckpoint, directory_of
 from .checkpoint_reader import SkippedCheckpoint
-from .distributed_tensor import LocalTensor
+from .distributed_tensor import LocalTensor, LocalTensors
 from .tensor_regions import Region
 
 if TYPE_CHECKING:
@@ -247,9 +247,11 @@ def _saved(value: Any) -> io.BytesIO:
 
 
 def _place(state: dict[Any, Any], path: Sequence[Any], value: Any) -> None:
-    """In nested dicts; a list whose tensors several ranks write becomes one, too. Raises ValueError for a second region of a tensor."""
+    """In nested dicts; a list whose tensors several ranks write becomes one, too. A further region of a tensor stands beside those before it."""
     for key in path[:-1]:
         state = state.setdefault(key, {})
-    if path[-1] in state:
-        raise ValueError(f"a checkpoint cannot hold {'.'.join(map(str, path))!r}: this rank has two regions of it; redistribute it so that each has one")
+    before = state.get(path[-1])
+    if isinstance(before, LocalTensor | LocalTensors):
+        parts = before.parts if isinstance(before, LocalTensors) else (before,)
+        value = LocalTensors((*parts, value))
     state[path[-1]] = value

@@ -27,17 +27,31 @@ class LocalTensor:
             raise ValueError(f"a tensor of shape {tuple(self.tensor.shape)} is no region of shape {self.region.shape}")
 
 
+@dataclass(frozen=True, slots=True)
+class LocalTensors:
+    """Several regions of one tensor, where this rank holds more than one; stands in a state that is saved."""
+
+    parts: tuple[LocalTensor, ...]
+
+
 def is_tensor(value: object) -> bool:
-    """Whether `local` takes it."""
+    """Whether `local` or `parts_of` takes it."""
     import torch
 
-    return isinstance(value, torch.Tensor | LocalTensor)
+    return isinstance(value, torch.Tensor | LocalTensor | LocalTensors)
 
 
-def local(tensor: "Tensor | LocalTensor", *, first: bool, name: str) -> LocalTensor:
+def parts_of(tensor: "Tensor | LocalTensor | LocalTensors", *, first: bool, name: str) -> tuple[LocalTensor, ...]:
+    """As `local`, of however many regions."""
+    return tensor.parts if isinstance(tensor, LocalTensors) else (local(tensor, first=first, name=name),)
+
+
+def local(tensor: "Tensor | LocalTensor | LocalTensors", *, first: bool, name: str) -> LocalTensor:
     """`first`: whether this rank writes ordinary tensors. Raises TypeError, naming the tensor, for a DTensor that holds summands, or more than one region."""
     if isinstance(tensor, LocalTensor):
         return tensor
+    if isinstance(tensor, LocalTensors):
+        raise TypeError(f"{name!r} is given as {len(tensor.parts)} regions: load them under names of their own, or through DcpReader")
     if _is_dtensor(tensor):
         return _shard(tensor, name)
     return LocalTensor(tensor.detach(), whole(tensor.shape), tuple(tensor.shape), first)

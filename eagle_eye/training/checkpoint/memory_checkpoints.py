@@ -28,7 +28,7 @@ import torch
 
 from . import storage_restore
 from .fetched_copies import FetchedCopies
-from .memory_layout import Guards, Shard, StateLayout, local_of
+from .memory_layout import Guards, Shard, StateLayout, StepLimits, local_of
 from .memory_report import FailureReport
 from .memory_restore import LoadedState, restore
 from .memory_segment import (
@@ -63,7 +63,7 @@ class MemoryCheckpoints:
     def __init__(self, optimizers: Iterable[Any] = (), path: str | os.PathLike[str] | None = None, *, replicated: bool = False) -> None:
         given = os.fspath(path) if path is not None else os.environ.get(VARIABLE, "")
         self._path = Path(given).absolute() if given else None
-        self._optimizers = list(optimizers)
+        self._optimizers: list[Any] = []
         self._replicated = replicated
         self._shard = Shard.here()
         self._report = FailureReport(given)
@@ -81,9 +81,23 @@ class MemoryCheckpoints:
         """Saves that were not begun: another one was under way, or there was no memory."""
         self.waited_s = 0.0
         """Seconds that steps of the optimizers have waited for copies."""
-        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
+        self._hooks: list[Any] = []
+        self.guard(optimizers)
         atexit.register(self._end)
         _clients.add(self)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether there is memory to save to: not without a launcher, and not after `close`."""
+        return self._path is not None
+
+    def guard(self, optimizers: Iterable[Any]) -> None:
+        """These optimizers write to the state, in place of those given before: for who has them later than the state that is to be loaded."""
+        self.wait()
+        for hook in self._hooks:
+            hook.remove()
+        self._optimizers = list(optimizers)
+        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
 
     # --- save --------------------------------------------------------------------------------------------------
 
@@ -126,9 +140,7 @@ class MemoryCheckpoints:
     def close(self) -> None:
         """Wait for the save under way and let go of the memory; what is there stays for a successor."""
         self._join(None)
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self.guard([])
         atexit.unregister(self._end)
         self._release()
         self._path = None
@@ -304,30 +316,31 @@ class MemoryCheckpoints:
 
     # --- load --------------------------------------------------------------------------------------------------
 
-    def load(self, template: dict[str, Any], *, at_most: int | None = None) -> LoadedState | None:
+    def load(self, template: dict[str, Any], *, at_most: int | None = None, at_least: int = 0) -> LoadedState | None:
         """Copy the newest whole state into the tensors of `template`; None if there is none, and then nothing was changed.
 
         The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its
-        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take. In a job of
+        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take; `at_least`: the
+        lowest, where the training has another checkpoint, of the step before that. In a job of
         several ranks all call this, after torch.distributed is initialized, and load the same step, the newest that all of them hold whole.
         """
         if self._shard.world > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             _log.warning("nothing is loaded from memory: the ranks have to agree on a step; initialize torch.distributed before")
             return None
-        limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
+        limits = StepLimits(int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most, at_least)
         self._join(None)
         try:
             self._open()
         except (OSError, ValueError) as error:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
-        backup = FetchedCopies(self._path, self._shard, limit)
+        backup = FetchedCopies(self._path, self._shard, limits.at_most)
         try:
-            found = restore(self._segment, template, limit, None if self._replicated else self._shard, backup)
+            found = restore(self._segment, template, limits, None if self._replicated else self._shard, backup)
             if found is None:
-                found = self._load_stored(template, limit, backup)
+                found = self._load_stored(template, limits, backup)
         finally:
             backup.close()
-        self._leave(found.step if found is not None else limit)
+        self._leave(found.step if found is not None else limits.at_most)
         return found
 
     def _leave(self, step: int) -> None:
@@ -338,10 +351,10 @@ class MemoryCheckpoints:
         self._whole = {slot: kept.get(slot, SlotStamp(_LEFT, stamp.sequence)) for slot, stamp in self._whole.items()}
         self.safe_step = max((stamp.step for stamp in kept.values()), default=-1)
 
-    def _load_stored(self, template: dict[str, Any], at_most: int, backup: FetchedCopies) -> LoadedState | None:
+    def _load_stored(self, template: dict[str, Any], limits: StepLimits, backup: FetchedCopies) -> LoadedState | None:
         """What the launchers have stored of the copies that are gone."""
         home = storage_restore.folder_given()
-        found = storage_restore.restore(template, home, at_most, self._shard, replicated=self._replicated) if home is not None else None
+        found = storage_restore.restore(template, home, limits, self._shard, replicated=self._replicated) if home is not None else None
         if found is None:
             return None
         backup.tell(found.step, "storage", "; ".join(found.skipped))

@@ -46,6 +46,20 @@ class Shard(NamedTuple):
         return cls(int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1))
 
 
+class StepLimits(NamedTuple):
+    """Which steps may be gone on from."""
+
+    at_most: int
+    """Below 0: any."""
+    at_least: int = 0
+
+    def excluded(self, step: int) -> str:
+        """Why this one is not; '' if it is."""
+        if 0 <= self.at_most < step:
+            return f"the job starts again from step {self.at_most} at the latest"
+        return f"the training has a checkpoint of step {self.at_least - 1} already" if step < self.at_least else ""
+
+
 class StateLayout:
     """Of one state. Raises TypeError for what a checkpoint cannot hold."""
 

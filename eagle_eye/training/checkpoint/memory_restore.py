@@ -17,7 +17,7 @@ from eagle_eye.training import state_tree
 
 from . import rank_agreement
 from .fetched_copies import FetchedCopies
-from .memory_layout import Shard, StoredTable, StoredTensor, local_of
+from .memory_layout import Shard, StepLimits, StoredTable, StoredTensor, local_of
 from .memory_segment import (
     ROW,
     SLOTS,
@@ -58,18 +58,18 @@ class _WholeCopy:
     tier: str = "memory"
 
 
-def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: int, shard: Shard | None, backup: FetchedCopies) -> LoadedState | None:
+def restore(segment: MemorySegment | None, template: dict[str, Any], limits: StepLimits, shard: Shard | None, backup: FetchedCopies) -> LoadedState | None:
     """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do."""
     tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
     skipped: list[str] = []
-    copies = {} if segment is None else _usable(segment, tensors, at_most, shard, skipped)
+    copies = {} if segment is None else _usable(segment, tensors, limits, shard, skipped)
 
     def fetch() -> None:
         """Steps that are whole here stay. Once."""
         if backup.was_asked:
             return
         fetched = backup.fetch()
-        found = {} if fetched is None else _usable(fetched, tensors, at_most, shard, skipped)
+        found = {} if fetched is None else _usable(fetched, tensors, limits, shard, skipped)
         copies.update({step: replace(copy, tier="neighbour") for step, copy in found.items() if step not in copies})
         skipped.extend([backup.why] if backup.why and backup.source else ())
 
@@ -96,7 +96,7 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], at_most: in
     return None
 
 
-def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], at_most: int, shard: Shard | None, skipped: list[str]) -> dict[int, _WholeCopy]:
+def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None, skipped: list[str]) -> dict[int, _WholeCopy]:
     """By step: the copies whose description fits. Of two of one step the newer one."""
     found: dict[int, _WholeCopy] = {}
     for slot in range(segment.slots):
@@ -107,7 +107,7 @@ def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], at_most
         except (TornCopy, ValueError, KeyError, TypeError, AttributeError) as error:
             _skip(skipped, place, str(error))
             continue
-        why = _misfit(table, tensors, at_most, shard)
+        why = _misfit(table, tensors, limits, shard)
         if why:
             _skip(skipped, f"the copy of step {content.step} in {place}", why)
         elif table.step not in found or found[table.step].content.sequence < content.sequence:
@@ -115,10 +115,10 @@ def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], at_most
     return found
 
 
-def _misfit(table: StoredTable, tensors: Mapping[str, torch.Tensor], at_most: int, shard: Shard | None) -> str:
+def _misfit(table: StoredTable, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None) -> str:
     """Why a whole copy is not the one that is wanted."""
-    if 0 <= at_most < table.step:
-        return f"the job starts again from step {at_most} at the latest"
+    if excluded := limits.excluded(table.step):
+        return excluded
     if not table.finite:
         return "it holds values that are not finite"
     if shard is not None and table.shard != shard:

@@ -20,7 +20,7 @@ from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor
 from .manifest import ManifestTensor
-from .memory_layout import Shard
+from .memory_layout import Shard, StepLimits
 from .tensor_regions import whole
 
 TOLD = 8
@@ -50,11 +50,11 @@ def folder_given() -> Path | None:
     return Path(directory) / FROM_MEMORY if directory else None
 
 
-def restore(template: dict[str, Any], home: Path, at_most: int, shard: Shard, *, replicated: bool) -> StoredState | None:
+def restore(template: dict[str, Any], home: Path, limits: StepLimits, shard: Shard, *, replicated: bool) -> StoredState | None:
     """The newest stored step into the tensors of `template`; None, for all ranks, if there is none that all can read. Nothing is changed before it is verified."""
     tensors, _ = state_tree.flatten(template, distributed_tensor.is_tensor)
     skipped: list[SkippedCheckpoint] = []
-    found = {entry.step: entry for entry in _candidates(home, at_most, skipped)}
+    found = {entry.step: entry for entry in _candidates(home, limits.at_most, skipped) if not limits.excluded(entry.step)}
     while (step := rank_agreement.agreed_step(sorted(found, reverse=True), TOLD)) >= 0:
         entry = found.pop(step)
         fill: Callable[[], dict[str, Any]] | None = None

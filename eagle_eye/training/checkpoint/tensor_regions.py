@@ -63,6 +63,35 @@ def gap(shape: Extents, regions: Sequence[Region]) -> str:
     return "" if held == everything.size else f"{held} of {everything.size} elements are there"
 
 
+def joined(regions: Sequence[Region]) -> list[tuple[Region, int, list[int]]]:
+    """Regions that lie one behind the other along a dimension as one: it, the dimension, and the numbers of those that make it up, in order.
+
+    >>> joined([Region((2, 0), (1, 4)), Region((0, 0), (2, 4)), Region((8, 0), (1, 4))])
+    [(Region(offsets=(0, 0), shape=(3, 4)), 0, [1, 0]), (Region(offsets=(8, 0), shape=(1, 4)), 0, [2])]
+    """
+    found: list[tuple[Region, int, list[int]]] = []
+    for number in sorted(range(len(regions)), key=lambda each: regions[each].offsets):
+        region = regions[number]
+        for at, (before, along, parts) in enumerate(found):
+            dimension = _touch(before, region)
+            if dimension is not None and (len(parts) == 1 or dimension == along):
+                lengths = (*before.shape[:dimension], before.shape[dimension] + region.shape[dimension], *before.shape[dimension + 1 :])
+                found[at] = Region(before.offsets, lengths), dimension, [*parts, number]
+                break
+        else:
+            found.append((region, 0, [number]))
+    return found
+
+
+def _touch(first: Region, second: Region) -> int | None:
+    """The dimension in which the second one begins where the first one ends, and in all others they are alike."""
+    differ = [at for at, (one, other) in enumerate(zip(first.offsets, second.offsets, strict=True)) if one != other]
+    lengths = [at for at, (one, other) in enumerate(zip(first.shape, second.shape, strict=True)) if one != other]
+    if len(differ) != 1 or set(lengths) - set(differ) or first.offsets[differ[0]] + first.shape[differ[0]] != second.offsets[differ[0]]:
+        return None
+    return differ[0]
+
+
 def _twice(regions: Sequence[Region]) -> Region | None:
     """What two of them hold. Only those that overlap in dimension 0 are compared: a cut along it costs one comparison per region."""
     reach: list[Region] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy.random
 import pytest
 import torch
 
@@ -457,8 +458,43 @@ def test_random_generators_go_on_where_they_were() -> None:
     import random
 
     before = random_state()
-    drawn = torch.rand(3), random.random()
+    drawn = torch.rand(3), random.random(), numpy.random.rand()
     restore_random_state(before)
-    again = torch.rand(3), random.random()
+    again = torch.rand(3), random.random(), numpy.random.rand()
     assert torch.equal(drawn[0], again[0])
-    assert drawn[1] == again[1]
+    assert drawn[1:] == again[1:]
+
+
+def test_what_is_older_than_the_trainings_own_checkpoint_changes_nothing(trainer: Trainer) -> None:
+    trainer.saved(5)
+    before = trainer.values()
+    assert trainer.memory.load(trainer.state(), at_least=6) is None
+    assert all(map(torch.equal, before, trainer.values()))
+    found = trainer.memory.load(trainer.state(), at_least=5)
+    assert found is not None
+    assert found.step == 5
+
+
+def test_an_optimizer_that_is_there_later_waits_from_then_on(trainer: Trainer, held: threading.Event) -> None:
+    trainer.memory.guard([])
+    assert trainer.memory.save(trainer.state(), 2, caller_waits=False), "nobody guards it: it was copied at once"
+    trainer.memory.guard([trainer.optimizer])
+    held.set()
+    trainer.memory.finish()
+    values = trainer.values()
+    held.clear()
+    assert trainer.memory.save(trainer.state(), 3)
+    trainer.step()
+    held.set()
+    trainer.memory.finish()
+    found = trainer.memory.load(trainer.state())
+    assert found is not None
+    assert all(map(torch.equal, values, trainer.values())), "as it was before the step"
+
+
+def test_there_is_no_place_without_a_launcher_nor_behind_the_end(path: Path) -> None:
+    assert not MemoryCheckpoints().has_place
+    memory = MemoryCheckpoints(path=path)
+    assert memory.has_place
+    memory.close()
+    assert not memory.has_place

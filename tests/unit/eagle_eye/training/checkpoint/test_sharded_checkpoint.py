@@ -16,7 +16,7 @@ import torch
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import atomic_file, checkpoint, messages
-from eagle_eye.training.checkpoint import LocalTensor, Region, RestoredCheckpoint, checkpoint_writer
+from eagle_eye.training.checkpoint import LocalTensor, LocalTensors, Region, RestoredCheckpoint, checkpoint_writer
 from eagle_eye.training.checkpoint.manifest import ShardFile
 
 
@@ -393,6 +393,26 @@ def test_what_is_to_be_written_is_a_copy() -> None:
     prepared = checkpoint_writer.prepare(state, 1)
     state["x"].fill_(2.0)
     state["y"].tensor.fill_(2.0)
-    assert [each.tolist() for each in prepared.tensors.values()] == [[1.0] * 4] * 2
+    assert [each.tolist() for each in prepared.shards[0].values()] == [[1.0] * 4] * 2
     with pytest.raises(ValueError, match=r"is no region of shape"):
         LocalTensor(torch.ones(4), Region((0,), (3,)), (4,))
+
+
+def test_a_rank_with_several_regions_of_a_tensor_writes_each_and_they_are_loaded_as_one(tmp_path: Path) -> None:
+    """Rank 0 has rows 0, 1 and 4, rank 1 the others: those that touch are one piece."""
+    whole = torch.arange(18.0).reshape(6, 3)
+    rows = ([(0, 1), (1, 1), (4, 1)], [(2, 2), (5, 1)])
+    for rank, held in enumerate(rows):
+        parts = tuple(LocalTensor(whole[begin : begin + count].clone(), Region((begin, 0), (count, 3)), (6, 3)) for begin, count in held)
+        checkpoint.save_shard({"w": LocalTensors(parts), "step": 7}, 7, tmp_path, rank=rank, world_size=2, run="one")
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert torch.equal(found[0]["w"], whole)
+    [entry] = checkpoint.entries(tmp_path)
+    assert [shard.rank for shard in entry.manifest.shards] == [0, 0, 1, 1]
+    assert [piece.region.offsets[0] for piece in entry.manifest.tensors["state.w"].pieces] == [0, 4, 2, 5]
+    template = {"w": LocalTensor(torch.zeros(4, 3), Region((1, 0), (4, 3)), (6, 3)), "step": 0}
+    assert checkpoint.restore(template, tmp_path) is not None
+    assert torch.equal(template["w"].tensor, whole[1:5])  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"'state\.w' is given as 1 regions"):
+        checkpoint.restore({"w": LocalTensors((template["w"],)), "step": 0}, tmp_path)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from eagle_eye.training.checkpoint.tensor_regions import Region, gap, whole
+from eagle_eye.training.checkpoint.tensor_regions import Region, gap, joined, whole
 
 
 def test_what_two_regions_have_in_common() -> None:
@@ -48,3 +48,17 @@ def test_the_same_as_counting_elements_one_by_one() -> None:
             for element in itertools.product(range(3), range(3))
         ]
         assert (gap(shape, regions) == "") == (set(counted) == {1}), regions
+
+
+def test_regions_that_touch_are_one_whatever_lies_between_them_in_order() -> None:
+    """Two layers of which a rank holds two slices each, as a gated layer that is cut by tensor parallelism does."""
+    slices = [Region((layer, row, 0), (1, 2, 4)) for layer in range(3) for row in (0, 6)]
+    found = joined(slices)
+    assert [(region, numbers) for region, _, numbers in found] == [(Region((0, 0, 0), (3, 2, 4)), [0, 2, 4]), (Region((0, 6, 0), (3, 2, 4)), [1, 3, 5])]
+    assert {dimension for _, dimension, _ in found} == {0}
+
+
+def test_regions_of_another_width_or_with_a_gap_stay_apart() -> None:
+    assert len(joined([Region((0, 0), (2, 4)), Region((2, 0), (1, 3))])) == 2
+    assert len(joined([Region((0, 0), (2, 4)), Region((3, 0), (2, 4))])) == 2
+    assert joined([Region((), ())]) == [(Region((), ()), 0, [0])]
