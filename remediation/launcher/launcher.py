@@ -25,6 +25,7 @@ from eagle_eye.stop_signals import handles, on_user_signals
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
+from eagle_eye.training.object_path import ObjectPath
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.worker.console import Console
@@ -296,6 +297,8 @@ def _make_directories(settings: LauncherSettings) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if isinstance(directory, ObjectPath):
+                raise LaunchError(f"{option} {directory} cannot be used: {error.strerror}") from error
             raise LaunchError(f"{directory} cannot be made ({error.filename}: {error.strerror}). Make it for this user, or name another directory with {option}.") from error
 
 
@@ -307,7 +310,8 @@ def clean_up(settings: LauncherSettings, fence: CommandFence) -> None:
     fence.remove()
     if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
         with contextlib.suppress(OSError):  # not empty: there are checkpoints, or other jobs of its tenant
-            for directory in (settings.checkpoints, *settings.checkpoints.parents[:2]):
+            own = Path(settings.checkpoints)
+            for directory in (own, *own.parents[:2]):
                 directory.rmdir()
 
 

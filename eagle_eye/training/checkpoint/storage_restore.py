@@ -8,15 +8,15 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from eagle_eye.training import state_tree
+from eagle_eye.training.object_path import StoragePath
 
 from . import checkpoint_reader, distributed_tensor, rank_agreement, shard_file
-from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint
+from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint, directory_of
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor
 from .manifest import ManifestTensor
@@ -34,7 +34,7 @@ class StoredState:
 
     state: dict[str, Any]
     step: int
-    path: Path
+    path: StoragePath
     """Of the manifest."""
     skipped: tuple[str, ...]
     """What could not be used, and why."""
@@ -44,13 +44,13 @@ class _Misfit(ValueError):
     """It is whole, and of another state than the template asks for."""
 
 
-def folder_given() -> Path | None:
+def folder_given() -> StoragePath | None:
     """Where the launcher of this worker stores them; None without a launcher."""
     directory = os.environ.get("EAGLE_EYE_CHECKPOINT_DIR", "")
-    return Path(directory) / FROM_MEMORY if directory else None
+    return directory_of(directory) / FROM_MEMORY if directory else None
 
 
-def restore(template: dict[str, Any], home: Path, at_most: int, shard: Shard, *, replicated: bool) -> StoredState | None:
+def restore(template: dict[str, Any], home: StoragePath, at_most: int, shard: Shard, *, replicated: bool) -> StoredState | None:
     """The newest stored step into the tensors of `template`; None, for all ranks, if there is none that all can read. Nothing is changed before it is verified."""
     tensors, _ = state_tree.flatten(template, distributed_tensor.is_tensor)
     skipped: list[SkippedCheckpoint] = []
@@ -69,7 +69,7 @@ def restore(template: dict[str, Any], home: Path, at_most: int, shard: Shard, *,
     return None
 
 
-def _candidates(home: Path, at_most: int, skipped: list[SkippedCheckpoint]) -> list[SavedCheckpoint]:
+def _candidates(home: StoragePath, at_most: int, skipped: list[SkippedCheckpoint]) -> list[SavedCheckpoint]:
     try:
         return list(checkpoint_reader.candidates(home, at_most, skipped))
     except OSError as error:
@@ -86,7 +86,7 @@ def _read(entry: SavedCheckpoint, tensors: Mapping[str, Any], shard: Shard, *, r
     wanted = {stored_names.get(name, name): distributed_tensor.local(tensor, first=True, name=name) for name, tensor in tensors.items()}
     new = {stored for name, stored in stored_names.items() if name not in tensors}
     _require_same(manifest.tensors, wanted, new)
-    pieces = list(checkpoint_reader.pieces_of(entry, lambda name, region: name in new or (name in wanted and wanted[name].region.overlap(region) is not None)))
+    pieces = list(checkpoint_reader.pieces_of(entry, lambda name, region: region if name in new else wanted[name].region.overlap(region) if name in wanted else None))
 
     def fill() -> dict[str, Any]:
         filled: dict[str, Any] = {stored_names.get(name, name): tensor for name, tensor in tensors.items()}
