@@ -11,7 +11,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from eagle_eye.errors import ConfigError, EagleEyeError
 from eagle_eye.training import object_path
-from eagle_eye.training.checkpoint import SavedCheckpoint, checkpoint_directory, conversion, directory_of, manifest, shard_file
+from eagle_eye.training.checkpoint import (
+    SavedCheckpoint,
+    checkpoint_directory,
+    conversion,
+    directory_of,
+    manifest,
+    shard_file,
+)
 from eagle_eye.training.checkpoint.manifest import ShardFile, UnusableCheckpoint
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 

@@ -187,7 +187,7 @@ class ObjectPath:
     def replace(self, target: Self) -> Self:
         """Copy, then delete."""
         with self._driver() as (store, key):
-            store.cp_file(key, store._strip_protocol(target.url))  # noqa: SLF001 - fsspec has no other name for it
+            store.cp_file(key, store._strip_protocol(target.url))
             store.rm_file(key)
         return target
 
@@ -201,9 +201,18 @@ class ObjectPath:
 
         To S3 THREADS parts go at a time, and each is made when it is sent: `part_of` is called in several threads. Other drivers send one after the other.
         """
-        with self._driver() as (store, key):
-            if parts > 1 and hasattr(store, "call_s3"):
-                return self._upload_to_s3(parts, part_of)
+        if parts == 1:
+            self.put(part_of(0))
+            return
+        with self._driver() as opened:
+            store, key = opened
+        if hasattr(store, "call_s3"):
+            self._upload_to_s3(store, key, parts, part_of)
+        else:
+            self._upload_in_order(store, key, parts, part_of)
+
+    def _upload_in_order(self, store: Any, key: str, parts: int, part_of: Callable[[int], bytes]) -> None:
+        with self._refusals():
             file = store.open(key, "wb", block_size=PART_BYTES)
         try:
             for index in range(parts):
@@ -217,10 +226,10 @@ class ObjectPath:
                 file.discard()
                 file.closed = True  # else its end would put it
             raise
-        return None
 
-    def _upload_to_s3(self, parts: int, part_of: Callable[[int], bytes]) -> None:
-        with self._driver() as (store, key):
+    def _upload_to_s3(self, store: Any, key: str, parts: int, part_of: Callable[[int], bytes]) -> None:
+        """s3fs has this only for what lies in memory or in a file."""
+        with self._refusals():
             bucket, name, _ = store.split_path(key)
             upload = store.call_s3("create_multipart_upload", Bucket=bucket, Key=name)["UploadId"]
 
@@ -292,7 +301,7 @@ class _ObjectStatus:
     @property
     def st_mtime(self) -> float:
         """When it was put, by the store's clock."""
-        with self.path._driver() as (store, key):  # noqa: SLF001 - part of it
+        with self.path._driver() as (store, key):
             return float(store.modified(key).timestamp())
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError, TemporaryError
-from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.object_path import StoragePath
+from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.types import Layout
 

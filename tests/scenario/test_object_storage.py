@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from eagle_eye.app.cli import main
 from eagle_eye.config import CheckpointsConfig
 from eagle_eye.training import checkpoint
+from eagle_eye.training.checkpoint import checkpoint_directory
 from eagle_eye.training.object_path import ObjectPath
 from fakes.elastic_processes import TORCH
 from fakes.launchers import LauncherCluster, living, wait_until
@@ -51,6 +52,7 @@ for step in eagle_eye.monitor().steps(range(start, 100_000)):
 SAVER = """
 import sys, torch
 from eagle_eye.training import checkpoint
+from eagle_eye.training.checkpoint import checkpoint_directory
 
 state = {"w": torch.arange(12_000_000, dtype=torch.float32)}  # 48 MB, six parts
 checkpoint.save(state, 10, sys.argv[1])
@@ -132,7 +134,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_counts_and_its_upload_goes_
     assert torch.equal(found[0]["w"], torch.arange(12_000_000, dtype=torch.float32))
     assert checkpoint.save({"w": torch.ones(4)}, 30, home) is not None
     assert server.unfinished, "it may still be someone's"
-    monkeypatch.setattr("time.time", lambda now=checkpoint.checkpoint_directory.time.time: now() + 2 * checkpoint.LEFT_S)
+    monkeypatch.setattr("time.time", lambda now=checkpoint_directory.time.time: now() + 2 * checkpoint_directory.LEFT_IN_A_STORE_S)
     assert checkpoint.save({"w": torch.ones(4)}, 40, home) is not None
     assert not server.unfinished
     named = {shard.name for entry in checkpoint.entries(home) for shard in entry.manifest.shards}

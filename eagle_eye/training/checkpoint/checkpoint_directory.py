@@ -22,6 +22,8 @@ KEPT = 2
 """Newest checkpoints that are kept, besides the newest finite one."""
 LEFT_S = 3600.0
 """Data that no manifest names for so long are nobody's: a save of another process takes less time between its two files."""
+LEFT_IN_A_STORE_S = 24 * 3600.0
+"""The same in an object store: an upload may take hours, and S3 counts an object's age from when its upload was begun."""
 FROM_MEMORY = "memory"
 """Folder beside the checkpoints that a script saves itself: those that launchers have stored from memory."""
 PART = ".part"
@@ -194,7 +196,7 @@ def _sweep(home: StoragePath, named_before: set[str], survey: dict[StoragePath, 
         if path.name in named_before or _is_own(path) or _is_old(path):
             path.unlink(missing_ok=True)
     if isinstance(home, ObjectPath):
-        home.delete_unfinished(LEFT_S)
+        home.delete_unfinished(LEFT_IN_A_STORE_S)
         return
     for path in Path(home).glob(f".step-*{atomic_file.UNFINISHED}"):
         if _is_old(path) or (f"-{_machine()}-" in path.name and atomic_file.is_abandoned(path)):
@@ -228,6 +230,6 @@ def _is_own(shard: StoragePath) -> bool:
 
 def _is_old(path: StoragePath) -> bool:
     try:
-        return time.time() - path.stat().st_mtime > LEFT_S
+        return time.time() - path.stat().st_mtime > (LEFT_IN_A_STORE_S if isinstance(path, ObjectPath) else LEFT_S)
     except FileNotFoundError:
         return False

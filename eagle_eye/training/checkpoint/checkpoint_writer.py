@@ -58,7 +58,7 @@ class PreparedCheckpoint:
 def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None) -> StoragePath | None:
     """Write `state` (tensors, numbers, texts, None, in dicts, lists and tuples) as the checkpoint of `step`.
 
-    One rank calls this. `data_position`: where the job reads on in its data, anything that JSON holds. Returns the manifest's path; or
+    One rank calls this. `directory`: a path, or a URL such as s3://bucket/prefix. `data_position`: where the job reads on in its data, anything that JSON holds. Returns the manifest's path; or
     None if storage refused it, whatever its error: older checkpoints are untouched then, the launcher is told (event
     `checkpoint.failed`), and the same bytes are tried again in the background, after 1, 2, 4, … 60 s, until they are written or the
     next `save` begins. Where such an attempt hangs, since the storage does not answer, this one is left out after WAIT_S, told in the

@@ -6,6 +6,7 @@ in the data) it gets back; a world of another size gets what rank 0 had. Tensors
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from eagle_eye.training import state_tree
-from eagle_eye.training.object_path import StoragePath
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import checkpoint_reader, distributed_tensor, rank_agreement, shard_file
 from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint, directory_of
@@ -25,6 +26,8 @@ from .tensor_regions import whole
 
 TOLD = 8
 """So many steps a rank tells the others; a directory holds three at the most (checkpoint_directory.KEPT)."""
+ASK_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
+"""Seconds until an object store that refused is asked again."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -70,11 +73,17 @@ def restore(template: dict[str, Any], home: StoragePath, at_most: int, shard: Sh
 
 
 def _candidates(home: StoragePath, at_most: int, skipped: list[SkippedCheckpoint]) -> list[SavedCheckpoint]:
-    try:
-        return list(checkpoint_reader.candidates(home, at_most, skipped))
-    except OSError as error:
-        checkpoint_reader.skip(skipped, home, str(error))
-        return []
+    """None where the storage does not say; an object store is asked again before, since the network may be back in a moment."""
+    for wait_s in (*(ASK_AGAIN_S if isinstance(home, ObjectPath) else ()), None):
+        try:
+            return list(checkpoint_reader.candidates(home, at_most, skipped))
+        except OSError as error:
+            if wait_s is None:
+                checkpoint_reader.skip(skipped, home, str(error))
+                break
+            _log.warning("%s does not say which checkpoints it has, it is asked again in %g s: %s", home, wait_s, error)
+            threading.Event().wait(wait_s)
+    return []
 
 
 def _read(entry: SavedCheckpoint, tensors: Mapping[str, Any], shard: Shard, *, replicated: bool) -> Callable[[], dict[str, Any]]:

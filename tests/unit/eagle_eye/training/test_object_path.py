@@ -61,7 +61,7 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_protocol_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(OSError, match="Protocol not known: nothing.*give a path, or a URL such as s3://"):
+    with pytest.raises(OSError, match=r"Protocol not known: nothing.*give a path, or a URL such as s3://"):
         ObjectPath("nothing://gpt").read_bytes()
 
 

@@ -149,7 +149,7 @@ def test_what_is_torn_is_invisible_and_goes_later(monkeypatch: pytest.MonkeyPatc
     torn.put(b"half")
     assert [entry.step for entry in checkpoint.entries(HOME)] == [10]
     restored(2, 0)
-    monkeypatch.setattr("time.time", lambda now=checkpoint_directory.time.time: now() + 2 * checkpoint.LEFT_S)
+    monkeypatch.setattr("time.time", lambda now=checkpoint_directory.time.time: now() + 2 * checkpoint_directory.LEFT_IN_A_STORE_S)
     save_all(2, 40)
     assert sorted({name.rpartition("/")[2].partition(".")[0][:17] for name in store}) == ["step-000000000010", "step-000000000040"]
 
