@@ -14,7 +14,7 @@ import msgspec
 
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.stop_signals import stop_on_signals
-from eagle_eye.training.object_path import StoragePath, storage_path
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from .launcher import run_launcher
 from .launcher_settings import LauncherSettings
@@ -31,8 +31,10 @@ def settings_json(settings: LauncherSettings) -> bytes:
 
 
 def _path(kind: type, value: object) -> Any:
-    if isinstance(value, str) and kind in (Path, StoragePath):
-        return Path(value) if kind is Path else storage_path(value)
+    if kind is StoragePath and isinstance(value, dict):
+        return ObjectPath(**value)
+    if kind in (Path, StoragePath) and isinstance(value, str):
+        return Path(value)
     raise NotImplementedError(f"{kind} cannot be read from JSON")
 
 

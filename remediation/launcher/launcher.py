@@ -192,7 +192,7 @@ class Launcher:
         packages = dict.fromkeys(name.partition(".")[0] for name in settings.preload if not name.startswith("eagle_eye"))
         imported = f"; importing {', '.join(packages)} first, once for all of them (--preload)" if packages else ""
         log.info("starting %s: %d workers on %s, output in %s%s", settings.job, settings.nproc, settings.node, settings.logs, imported)
-        _make_directories(settings)
+        make_directories(settings)
         names = {"EAGLE_EYE_JOB": settings.job, "EAGLE_EYE_RUN": settings.run, "EAGLE_EYE_NODE": settings.node}
         await self._zygote.start(settings.preload, self._environment | names, str(self._cwd))
         await self._inbox.start()
@@ -291,7 +291,7 @@ class Launcher:
             raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
 
 
-def _make_directories(settings: LauncherSettings) -> None:
+def make_directories(settings: LauncherSettings) -> None:
     """Raises LaunchError with the option that names another one."""
     for option, directory in (("--state-dir", settings.logs), ("--run-dir", settings.run_dir), ("--checkpoint-dir", settings.checkpoints)):
         try:

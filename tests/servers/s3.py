@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from s3fs import S3FileSystem
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.ports import free_port
@@ -28,6 +29,7 @@ class S3Server:
 
     def start(self) -> None:
         """Start, with an empty bucket, and wait until it answers."""
+        S3FileSystem.clear_instance_cache()  # those of another server's port
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)], stdout=log, stderr=log)
         clock = SystemClock()

@@ -24,7 +24,7 @@ TENSORS = (TableColumn("tensor", name=True), TableColumn("type"), TableColumn("s
 class _PathOrUrl(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """A StoragePath."""
-        return storage_path(value if SCHEME in value else super().convert(value, param, ctx))
+        return storage_path(value if SCHEME in value else str(super().convert(value, param, ctx)))
 
 
 _step = click.option("--step", type=click.IntRange(min=0), default=None, help="Of this step. Default: the newest.")
