@@ -169,7 +169,7 @@ class ObjectPath:
         if begin == end:
             return b""  # a range that HTTP has no words for
         with self._driver() as (store, key):
-            return bytes(store.cat_file(key, begin, end))
+            return bytes(store.cat_file(key, start=begin, end=end))
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:  # noqa: ARG002 - as pathlib has it
         """Raises OSError where there is no driver for it. Asks the store nothing: it has no folders."""

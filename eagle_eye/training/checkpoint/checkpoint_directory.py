@@ -108,12 +108,14 @@ def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
 
 
 def contents(directory: str | os.PathLike[str]) -> tuple[list[SavedCheckpoint], list[UnreadableManifest]]:
-    """The visible checkpoints of a directory, oldest first, and the manifests that cannot be read."""
+    """The visible checkpoints of a directory, oldest first, and the manifests that cannot be read. Raises OSError where an object store refuses."""
     readable, unreadable = list[SavedCheckpoint](), list[UnreadableManifest]()
     for path in sorted(storage_path(directory).glob("step-*.json"), key=lambda path: path.name):
         try:
             readable.append(SavedCheckpoint(path, manifests.read(path)))
         except (OSError, UnusableCheckpoint) as error:
+            if isinstance(path, ObjectPath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise
             unreadable.append(UnreadableManifest(path, str(error)))
     return sorted(readable, key=lambda each: each.step), unreadable
 

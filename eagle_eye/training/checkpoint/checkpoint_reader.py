@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import state_tree
-from eagle_eye.training.object_path import StoragePath
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import distributed_tensor, shard_file
 from .checkpoint_directory import SavedCheckpoint, contents, directory_of
@@ -61,13 +61,14 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
     """State and step of the newest whole, finite checkpoint; None if there is none. All of the state, whatever number of ranks saved it.
 
     `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit) is the highest number to take. One that is torn
-    or was changed on disk is named in a warning and skipped.
+    or was changed on disk is named in a warning and skipped. Raises OSError where an object store refuses to be read.
     """
     skipped: list[SkippedCheckpoint] = []
     for entry in candidates(directory_of(directory), at_most, skipped):
         try:
             return load_whole(entry), entry.step
         except _UNREADABLE as error:
+            _require_answer(entry.path, error)
             skip(skipped, entry.path, str(error))
     return None
 
@@ -103,6 +104,7 @@ def restore(
             state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(rest_of(entry), tensors), rest))
             own = _of_rank(entry, str(int(os.environ.get("RANK") or 0) if rank is None else rank))
         except _UNREADABLE as error:
+            _require_answer(entry.path, error)
             skip(skipped, entry.path, str(error))
         else:
             return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, own, tuple(skipped))
@@ -122,6 +124,12 @@ def candidates(home: StoragePath, at_most: int | None, skipped: list[SkippedChec
             skip(skipped, entry.path, "it holds values that are not finite")
             continue
         yield entry
+
+
+def _require_answer(path: StoragePath, error: Exception) -> None:
+    """Raises the error of an object store that refused: it says nothing of the checkpoint, and an older one would be refused as well."""
+    if isinstance(path, ObjectPath) and isinstance(error, OSError):
+        raise error
 
 
 def skip(skipped: list[SkippedCheckpoint], path: StoragePath, reason: str) -> None:

@@ -96,13 +96,11 @@ class Checkpointing:
 
     def _why_not(self, train_state: TrainState, error: OSError) -> str:
         home = checkpoint.directory_of(self._directory).absolute()
-        older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
-        newest = f"the newest checkpoint is that of step {older[-1]}" if older else "there is no older checkpoint"
         failure = storage_failure(error, home)
         return (
             f"the state of step {train_state.step} cannot be saved to {home}: {failure.reason}; it needs "
             f"{size_text(sum(train_state.bytes_per_layer))}, {room_text(failure)}. Process {os.getpid()} keeps it and tries again every second: make room "
-            f"there. If the job is ended before, the state is lost: {newest}"
+            f"there. If the job is ended before, the state is lost: {_newest_in(home)}"
         )
 
     def _is_writing(self, wait_s: float | None) -> bool:
@@ -113,6 +111,14 @@ class Checkpointing:
                 return True
         self._writing, self._late = None, False
         return False
+
+
+def _newest_in(home: StoragePath) -> str:
+    try:
+        older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
+    except OSError:  # a store that is gone
+        return "whether there is an older checkpoint is unknown"
+    return f"the newest checkpoint is that of step {older[-1]}" if older else "there is no older checkpoint"
 
 
 def load_newest(train_state: TrainState, folders: Sequence[StoragePath], at_most: int = -1) -> TransferResult | None:

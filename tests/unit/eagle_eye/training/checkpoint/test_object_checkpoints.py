@@ -183,10 +183,16 @@ def test_a_store_that_does_not_answer_is_no_store_without_checkpoints(monkeypatc
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")
 
-    monkeypatch.setattr(MemoryFileSystem, "ls", refused)
-    with pytest.raises(OSError, match="Access Denied") as raised:
-        checkpoint.load(HOME)
-    assert raised.value.errno == errno.EACCES
+    save_all(2)
+    for what, wanted in (("ls", "*"), ("cat_file", ".json"), ("cat_file", ".safetensors")):
+        real = getattr(MemoryFileSystem, what)
+        with monkeypatch.context() as gone:
+            gone.setattr(MemoryFileSystem, what, lambda self, path, real=real, wanted=wanted, **options: refused() if path.endswith(wanted) or wanted == "*" else real(self, path, **options))
+            for load in (lambda: checkpoint.load(HOME), lambda: checkpoint.restore(cut(2, 1, empty=True), HOME)):
+                with pytest.raises(OSError, match="Access Denied") as raised:
+                    load()
+                assert raised.value.errno == errno.EACCES
+    restored(2, 1)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
