@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,11 +126,12 @@ def test_a_writer_that_is_killed_leaves_nothing_that_counts_and_its_upload_goes_
     found = checkpoint.load(home)
     assert found is not None
     assert (found[1], found[0]["w"].tolist()) == (10, [0.0, 1.0, 2.0, 3.0])
-    assert checkpoint.save({"w": torch.ones(4)}, 30, home) is not None
-    assert server.unfinished, "it may still be someone's"
-    monkeypatch.setattr("time.time", lambda now=time.time: now() + 2 * checkpoint_directory.LEFT_IN_A_STORE_S)
-    ObjectPath(home).delete_unfinished(checkpoint_directory.LEFT_IN_A_STORE_S)
-    assert not server.unfinished
+    [begun] = server.client.call_s3("list_multipart_uploads", Bucket=BUCKET)["Uploads"]
+    for age_s, left in ((3600.0, 1), (2 * checkpoint_directory.LEFT_IN_A_STORE_S, 0)):
+        with monkeypatch.context() as then:
+            then.setattr("time.time", lambda age_s=age_s: begun["Initiated"].timestamp() + age_s)
+            assert checkpoint.save({"w": torch.ones(4)}, 30, home) is not None
+        assert len(server.unfinished) == left, "it may still be someone's"
 
 
 def test_a_part_of_a_large_shard_is_read_and_commands_work(server: S3Server, tmp_path: Path) -> None:

@@ -309,14 +309,13 @@ class _ShardSource(NamedTuple):
 @contextmanager
 def _opened(path: StoragePath, shard: ShardFile) -> Iterator[_ShardSource]:
     """Nothing of a file of another size is read: what a manifest does not describe is nobody's."""
-    try:
-        if isinstance(path, ObjectPath):
+    if isinstance(path, ObjectPath):
+        with _is_there(path):
             _require_size(path, path.stat().st_size, shard)
-            yield _ShardSource(path, shard.bytes, object_chunk_bytes(shard.bytes), object_path.THREADS, _range_reader(path))
-            return
+        yield _ShardSource(path, shard.bytes, object_chunk_bytes(shard.bytes), object_path.THREADS, _range_reader(path))
+        return
+    with _is_there(path):
         file = open_regular(path)
-    except FileNotFoundError:
-        raise UnusableCheckpoint(f"{path} is missing. {_ELSEWHERE}") from None
     try:
         _require_size(path, os.fstat(file).st_size, shard)
         yield _ShardSource(path, shard.bytes, CHUNK_BYTES, THREADS, lambda view, at: os.preadv(file, [view], at))
@@ -324,9 +323,18 @@ def _opened(path: StoragePath, shard: ShardFile) -> Iterator[_ShardSource]:
         os.close(file)
 
 
+@contextmanager
+def _is_there(path: StoragePath) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise UnusableCheckpoint(f"{path} is missing. {_ELSEWHERE}") from None
+
+
 def _range_reader(path: ObjectPath) -> Callable[[memoryview, int], int]:
     def read_into(view: memoryview, at: int) -> int:
-        data = path.read_range(at, at + len(view))
+        with _is_there(path):
+            data = path.read_range(at, at + len(view))
         view[: len(data)] = data
         return len(data)
 
