@@ -1,17 +1,26 @@
 """What `eagle-eye checkpoint` does with the checkpoints of a directory: verify, copy, delete, convert; with a progress bar, since each reads gigabytes."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from eagle_eye.errors import ConfigError, EagleEyeError
-from eagle_eye.training import atomic_file
-from eagle_eye.training.checkpoint import SavedCheckpoint, checkpoint_directory, conversion, directory_of, shard_file
-from eagle_eye.training.checkpoint.manifest import UnusableCheckpoint
+from eagle_eye.training import object_path
+from eagle_eye.training.checkpoint import (
+    SavedCheckpoint,
+    checkpoint_directory,
+    conversion,
+    directory_of,
+    manifest,
+    shard_file,
+)
+from eagle_eye.training.checkpoint.manifest import ShardFile, UnusableCheckpoint
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 Advance = Callable[[int], None]
 """Called with the bytes that were read since the last call."""
@@ -36,7 +45,7 @@ def progress(what: str, size: int) -> Iterator[Advance]:
         yield lambda count: bar.advance(task, count)
 
 
-def existing_directory(directory: str) -> Path:
+def existing_directory(directory: str) -> StoragePath:
     """The one that was given, else that of EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints. Raises EagleEyeError where there is none."""
     home = directory_of(directory or None)
     if not home.is_dir():
@@ -44,7 +53,7 @@ def existing_directory(directory: str) -> Path:
     return home
 
 
-def chosen(home: Path, step: int | None) -> SavedCheckpoint:
+def chosen(home: StoragePath, step: int | None) -> SavedCheckpoint:
     """The checkpoint of this step, else the newest one that can be read. Raises EagleEyeError where there is none, or its manifest cannot be read."""
     readable, unreadable = checkpoint_directory.contents(home)
     for entry in reversed(readable):
@@ -67,33 +76,28 @@ def verify(entry: SavedCheckpoint, advance: Advance) -> VerifiedCheckpoint:
     return VerifiedCheckpoint(entry, "")
 
 
-def copy(entry: SavedCheckpoint, target: Path, advance: Advance) -> Path:
-    """Copy a checkpoint to another directory, its manifest last; returns that. Raises EagleEyeError for one that is damaged, and where its step is there."""
+def copy(entry: SavedCheckpoint, target: StoragePath, advance: Advance) -> StoragePath:
+    """Copy a checkpoint to another directory or store, its manifest last; returns that. Raises EagleEyeError for one that is damaged, and where its step is there."""
     path = target / entry.path.name
     target.mkdir(parents=True, exist_ok=True)
     if path.exists():
         raise EagleEyeError(f"{path} is there already: give another directory, or delete it first")
-    written: list[Path] = []
+    written: list[ShardFile] = []
     try:
         for shard in entry.manifest.shards:
             if (target / shard.name).exists():
                 raise EagleEyeError(f"{target / shard.name} is there already: give another directory, or delete it first")
-            atomic_file.replace(target / shard.name, _counted(shard_file.checked_chunks(entry.path.parent, shard), advance))
-            written.append(target / shard.name)
-        atomic_file.replace(path, entry.path.read_bytes())
+            written.append(shard_file.copy(entry.path.parent, shard, target, advance))
+        is_as_it_was = entry.manifest.version == 1 or written == list(entry.manifest.shards)
+        object_path.put(path, entry.path.read_bytes() if is_as_it_was else manifest.encode(replace(entry.manifest, shards=tuple(written))))
     except BaseException as error:
-        for each in written:
-            each.unlink(missing_ok=True)
+        for shard in written:
+            with contextlib.suppress(OSError):  # no manifest names it
+                (target / shard.name).unlink(missing_ok=True)
         if isinstance(error, UnusableCheckpoint):
             raise EagleEyeError(f"nothing was copied: {error}") from error
         raise
     return path
-
-
-def _counted(chunks: Iterator[bytes], advance: Advance) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))
 
 
 def superfluous(verified: Sequence[VerifiedCheckpoint], keep: int) -> list[SavedCheckpoint]:
@@ -109,7 +113,7 @@ def superfluous(verified: Sequence[VerifiedCheckpoint], keep: int) -> list[Saved
     return [each.entry for each in verified if each.entry.step < oldest and each.entry not in staying]
 
 
-def delete(home: Path, entries: Sequence[SavedCheckpoint]) -> None:
+def delete(home: StoragePath, entries: Sequence[SavedCheckpoint]) -> None:
     """Delete manifests first: what is half deleted is no checkpoint. Raises OSError."""
     shards = {shard.name for entry in entries for shard in entry.manifest.shards}
     for entry in entries:
@@ -117,19 +121,26 @@ def delete(home: Path, entries: Sequence[SavedCheckpoint]) -> None:
     checkpoint_directory.sweep(home, shards)
 
 
-def convert(source: Path, target: Path, to: str | None, step: int | None) -> str:
+def convert(source: StoragePath, target: StoragePath, to: str | None, step: int | None) -> str:
     """What `eagle-eye checkpoint convert` does; returns what was made. Raises EagleEyeError, OSError."""
     console = Console(stderr=True)
     try:
         with console.status(f"converting {source}"):
-            return _convert_ours(source, target, to, step) if to else _convert_theirs(source, target, step)
+            return _convert_ours(source, _local(target), to, step) if to else _convert_theirs(_local(source), target, step)
     except UnusableCheckpoint as error:
         raise EagleEyeError(f"nothing was converted: {error}") from error
     except ModuleNotFoundError as error:
         raise EagleEyeError(f"the module {error.name!r} is missing: pip install 'eagle-eye[training]' where this command runs") from error
 
 
-def _convert_ours(source: Path, target: Path, to: str, step: int | None) -> str:
+def _local(path: StoragePath) -> Path:
+    """Of theirs. Raises ConfigError for a URL."""
+    if isinstance(path, ObjectPath):
+        raise ConfigError(f"{path} is a URL: only a checkpoint of ours may be in an object store; give a path")
+    return Path(path)
+
+
+def _convert_ours(source: StoragePath, target: Path, to: str, step: int | None) -> str:
     entry = chosen(source, step)
     if to == "torch":
         conversion.write_torch_save(entry, target)
@@ -138,7 +149,7 @@ def _convert_ours(source: Path, target: Path, to: str, step: int | None) -> str:
     return f"{target}: step {entry.step}, for torch.distributed.checkpoint.load"
 
 
-def _convert_theirs(source: Path, target: Path, step: int | None) -> str:
+def _convert_theirs(source: Path, target: StoragePath, step: int | None) -> str:
     if step is None:
         raise ConfigError("give --step: a checkpoint has the number of the first step still to do")
     if source.is_dir() and not conversion.is_dcp(source):

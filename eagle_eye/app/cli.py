@@ -13,6 +13,7 @@ import click
 
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.parent_death import end_with_parent
+from eagle_eye.training.object_path import SCHEME
 from eagle_eye.writable_text import printable
 
 from . import commands
@@ -55,12 +56,14 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Turn our own errors, and a file that cannot be used, into one line on stderr; a bug keeps its traceback."""
+        """Turn our own errors, and a file or an object store that cannot be used, into one line on stderr; a bug keeps its traceback."""
         try:
             return super().invoke(ctx)
         except EagleEyeError as error:
             raise click.ClickException(printable(str(error), keep="\n\t")) from error
         except OSError as error:
+            if isinstance(error.filename, str) and SCHEME in error.filename:
+                raise click.ClickException(printable(f"{error.filename}: {error.strerror}")) from error
             if error.filename is None or error.errno not in NOT_USABLE:
                 raise
             raise click.ClickException(f"{error.filename}: {error.strerror}. {_remedy(error)}") from error

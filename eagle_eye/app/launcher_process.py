@@ -16,6 +16,7 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.ports import own_listen
 from eagle_eye.stop_signals import stop_on_signals
+from eagle_eye.training.object_path import storage_path
 from remediation.launcher.launcher import run_launcher
 from remediation.launcher.launcher_settings import LONGEST_NAME, LauncherSettings
 
@@ -66,7 +67,7 @@ def launcher_settings(
         ignore_cordon=ignore_cordon,
         parallel=parallel,
         steps_from=steps_from,
-        checkpoint_dir=Path(checkpoint_dir).absolute() if checkpoint_dir else None,
+        checkpoint_dir=storage_path(checkpoint_dir).absolute() if checkpoint_dir else None,
         stream=config.stream,
         stall=config.stall,
         backup=config.checkpoints,

@@ -2,8 +2,10 @@
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 UNFINISHED = ".new"
 """Suffix of a file that is being written; before it comes the pid of the writer."""
@@ -14,10 +16,17 @@ def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: 
 
     durable: it is on disk when this returns, under its name, whatever happens to the machine.
     """
+    with replacement(path, durable=durable) as file:
+        file.writelines([data] if isinstance(data, bytes) else data)
+
+
+@contextmanager
+def replacement(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """As `replace`, for who writes to the file in the block: it has the name at its end."""
     unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
+            yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())

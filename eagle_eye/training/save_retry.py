@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from .object_path import StoragePath
 from .storage_failure import UNKNOWN, StorageFailure, size_text, storage_failure
 
 FIRST_S, LONGEST_S = 1.0, 60.0
@@ -28,7 +28,7 @@ class Unwritten(Protocol):
     """A checkpoint that is still to be written."""
 
     @property
-    def home(self) -> Path: ...
+    def home(self) -> StoragePath: ...
     @property
     def step(self) -> int: ...
     @property
@@ -39,7 +39,7 @@ class Unwritten(Protocol):
 class _SkippedSave:
     """A checkpoint of which nothing was copied."""
 
-    home: Path
+    home: StoragePath
     step: int
     needed_bytes: int = UNKNOWN
 
@@ -51,7 +51,7 @@ class SaveRetry(Generic[Checkpoint]):
     """Of one process. `write` raises OSError; `report` brings a failure to the launcher: attempt, seconds until the next one."""
 
     def __init__(
-        self, write: Callable[[Checkpoint], Path], report: Callable[[Unwritten, StorageFailure, int, float], None], *,
+        self, write: Callable[[Checkpoint], StoragePath], report: Callable[[Unwritten, StorageFailure, int, float], None], *,
         first_s: float = FIRST_S, end_s: float = END_S, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._write, self._report = write, report
@@ -90,13 +90,13 @@ class SaveRetry(Generic[Checkpoint]):
         finally:
             self._turn.release()
 
-    def leave_out(self, home: Path, step: int) -> None:
+    def leave_out(self, home: StoragePath, step: int) -> None:
         """Tell that this checkpoint is not written, since an earlier one is still being written. Asks the storage nothing."""
         reason = "it does not answer, and an earlier checkpoint is still being written there"
         _log.error("no checkpoint of step %d in %s: %s; training goes on, and the next one that is due is saved once it answers", step, home, reason)
         self._report(_SkippedSave(home, step), StorageFailure(os.fspath(home), "", reason, UNKNOWN), 0, 0.0)
 
-    def save(self, checkpoint: Checkpoint) -> Path | None:
+    def save(self, checkpoint: Checkpoint) -> StoragePath | None:
         """Within `turn`: write it, or None and try again in the background."""
         try:
             return self.attempt(checkpoint)
@@ -116,7 +116,7 @@ class SaveRetry(Generic[Checkpoint]):
         else:
             self._thread = thread
 
-    def attempt(self, checkpoint: Checkpoint) -> Path:
+    def attempt(self, checkpoint: Checkpoint) -> StoragePath:
         """Within `turn`: write it once. A failure is told, and raised."""
         try:
             path = self._write(checkpoint)

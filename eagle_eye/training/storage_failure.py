@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
+from .object_path import SCHEME
+
 STORAGE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO, errno.EFBIG, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG, errno.ENOMEDIUM}
 )
@@ -42,9 +44,9 @@ class StorageFailure:
 
 
 def storage_failure(error: OSError, path: str | os.PathLike[str]) -> StorageFailure:
-    """What the system said, and the room at `path` at this moment."""
+    """What the system said, and the room at `path` at this moment; an object store does not say how much it has."""
     name = errno.errorcode.get(error.errno or 0, "")
-    return StorageFailure(os.fspath(path), name, error.strerror or str(error), free_bytes(Path(path)))
+    return StorageFailure(os.fspath(path), name, error.strerror or str(error), UNKNOWN if SCHEME in os.fspath(path) else free_bytes(Path(path)))
 
 
 def failure_raised(error: BaseException | None, trace: TracebackType | None) -> StorageFailure | None:

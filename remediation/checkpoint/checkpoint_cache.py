@@ -18,6 +18,7 @@ from typing import Any
 
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError, TemporaryError
+from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.types import Layout
@@ -88,7 +89,7 @@ class CacheSettings:
     """... if sending and fetching take more than this share of the node's processors; 0: no limit."""
     limit_bytes: int = 0
     """Of copies that are kept for others; 0: none is kept, and none is sent."""
-    storage: Path | None = None
+    storage: StoragePath | None = None
     """Directory to which copies are brought, shared by all nodes; None: none is."""
     storage_interval_s: float = 600.0
     """At the most so much time is between two that are stored ..."""

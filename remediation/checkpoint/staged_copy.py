@@ -5,12 +5,12 @@ It lies in memory without a name, of this process alone: nobody else can open it
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
 from eagle_eye.training.checkpoint.memory_segment import ROW, SPARE, free_memory, rows_of
-from eagle_eye.training.checkpoint.shard_file import CHUNK_BYTES, TensorContent
+from eagle_eye.training.checkpoint.shard_file import TensorContent
 
 from .copy_client import CopyChanged, CopyGone
 from .copy_files import SLAB, CopyFiles, CopyName, changed_row
@@ -61,12 +61,11 @@ class StagedCopy:
     def content_of(self, placed: PlacedContent, moved: Callable[[], None]) -> TensorContent:
         """For the writer of a shard; `moved` is called with each piece."""
 
-        def chunks() -> Iterator[bytes]:
-            for at in range(0, placed.bytes, CHUNK_BYTES):
-                yield os.pread(self._memory, min(CHUNK_BYTES, placed.bytes - at), placed.offset + at)
-                moved()
+        def part(begin: int, end: int) -> bytes:
+            moved()
+            return os.pread(self._memory, end - begin, placed.offset + begin)
 
-        return TensorContent(placed.name, placed.dtype, placed.shape, placed.bytes, chunks)
+        return TensorContent(placed.name, placed.dtype, placed.shape, placed.bytes, part)
 
     def close(self) -> None:
         """Once."""

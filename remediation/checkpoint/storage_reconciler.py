@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
-from eagle_eye.training import atomic_file
+from eagle_eye.training import object_path
 from eagle_eye.training.checkpoint import checkpoint_directory, checkpoint_writer, shard_file
 from eagle_eye.training.checkpoint import manifest as manifests
-from eagle_eye.training.checkpoint.manifest import ShardFile, UnusableCheckpoint
+from eagle_eye.training.checkpoint.manifest import UnusableCheckpoint
+from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure, storage_failure
 
@@ -75,7 +75,7 @@ class StoredStep(NamedTuple):
     """A step that is whole in storage."""
 
     step: int
-    path: Path
+    path: StoragePath
     """Of its manifest."""
     seconds: float
     """Since its copies were whole in memory."""
@@ -89,7 +89,7 @@ class _Work:
 
     wanted: WantedStep
     staged: list[StagedCopy]
-    written: dict[Path, Path] = field(default_factory=dict)
+    written: dict[StoragePath, StoragePath] = field(default_factory=dict)
     """Part of a rank of ours → its shard."""
     others_since: float | None = None
     """Since when those of other ranks are waited for, monotonic; None: ours are not there yet."""
@@ -107,7 +107,7 @@ class StorageReconciler:
     """Runs in its own thread until `stop` is set."""
 
     def __init__(
-        self, home: Path, files: Callable[[], CopyFiles], stored: Callable[[StoredStep], None], refused: Callable[[StorageRefusal], None],
+        self, home: StoragePath, files: Callable[[], CopyFiles], stored: Callable[[StoredStep], None], refused: Callable[[StorageRefusal], None],
         taken: Callable[[WantedStep, CopyName | None, str], None], stop: threading.Event, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """`taken`: the slots are free again; with the copy that is broken, if one is, and why. All are called in this thread."""
@@ -120,7 +120,7 @@ class StorageReconciler:
         self._work: _Work | None = None
         self._left: list[_Work] = []
         """Given up since something was stored."""
-        self._last: tuple[Path, int, int] | None = None
+        self._last: tuple[StoragePath, int, int] | None = None
         """Manifest, epoch and step of what was stored last."""
         self._failures = 0
         self._told: tuple[str, str] | None = None
@@ -262,7 +262,7 @@ class StorageReconciler:
         self._stored(StoredStep(work.wanted.step, path, self._clock() - work.wanted.begun, first))
         return 0.0
 
-    def _brought(self, work: _Work) -> Path | None:
+    def _brought(self, work: _Work) -> StoragePath | None:
         """The manifest, once the checkpoint is whole; None: parts of other ranks are missing. Raises OSError; TypeError, ValueError for what can never be stored."""
         wanted, home = work.wanted, self._home
         home.mkdir(mode=0o700, parents=True, exist_ok=True)  # of memory that nobody else could read
@@ -282,7 +282,7 @@ class StorageReconciler:
             return None
         return checkpoint_writer.publish(home, parts) or (path if self._is_published(path, work) else None)
 
-    def _is_published(self, path: Path, work: _Work) -> bool:
+    def _is_published(self, path: StoragePath, work: _Work) -> bool:
         """Whether the manifest names our shards."""
         try:
             named = {shard.name for shard in manifests.read(path).shards}
@@ -303,10 +303,10 @@ class StorageReconciler:
             self._write_part(copy, content, found, part)
         work.written[part] = found
 
-    def _write_part(self, copy: StagedCopy, content: StoredPart, shard: Path, part: Path) -> None:
-        size, checksum = shard_file.write_tensors(shard, [copy.content_of(placed, self._moved) for placed in content.tensors])
+    def _write_part(self, copy: StagedCopy, content: StoredPart, shard: StoragePath, part: StoragePath) -> None:
+        written = shard_file.write_tensors(shard, [copy.content_of(placed, self._moved) for placed in content.tensors], copy.name.rank)
         try:
-            atomic_file.replace(part, manifests.encode(replace(content.manifest, shards=(ShardFile(shard.name, size, checksum, copy.name.rank),))))
+            object_path.put(part, manifests.encode(replace(content.manifest, shards=(written,))))
         except OSError:
             with contextlib.suppress(OSError):
                 shard.unlink(missing_ok=True)  # no manifest would ever name it
@@ -365,7 +365,7 @@ def _run_id(wanted: WantedStep) -> str:
     return hashlib.blake2b(f"{wanted.run} {wanted.epoch} memory".encode(), digest_size=8).hexdigest()
 
 
-def _part_there(part: Path) -> Path | None:
+def _part_there(part: StoragePath) -> StoragePath | None:
     """The shard of a part that is there, whole as far as its size tells: a launcher that was killed may have written it."""
     try:
         [shard] = manifests.read(part, part=True).shards

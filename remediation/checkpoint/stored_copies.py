@@ -9,9 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
+from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import LONGEST_S, room_text
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Layout
@@ -42,7 +42,7 @@ class StoredCopies:
     """Of one launcher."""
 
     def __init__(
-        self, home: Path, node: str, run: str, interval: StorageInterval, files: Callable[[], CopyFiles], emit: EmitStored,
+        self, home: StoragePath, node: str, run: str, interval: StorageInterval, files: Callable[[], CopyFiles], emit: EmitStored,
         stored: Callable[[int], object], broken: Callable[[CopyName, str], None], stop: threading.Event,
     ) -> None:  # fmt: skip
         """`emit` is called in any thread; `stored`: with a step that is whole in storage; `broken`: with a copy that does not fit its sums."""

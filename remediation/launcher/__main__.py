@@ -5,6 +5,7 @@ For tests and benchmarks; people use `eagle-eye launch`.
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.stop_signals import stop_on_signals
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from .launcher import run_launcher
 from .launcher_settings import LauncherSettings
@@ -25,11 +27,13 @@ def read_settings(text: bytes) -> LauncherSettings:
 
 def settings_json(settings: LauncherSettings) -> bytes:
     """The same settings as JSON."""
-    return msgspec.json.encode(settings, enc_hook=str)
+    return msgspec.json.encode(settings, enc_hook=os.fspath)
 
 
 def _path(kind: type, value: object) -> Any:
-    if kind is Path and isinstance(value, str):
+    if kind is StoragePath and isinstance(value, dict):
+        return ObjectPath(**value)
+    if kind in (Path, StoragePath) and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(f"{kind} cannot be read from JSON")
 

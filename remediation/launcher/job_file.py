@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.training import atomic_file
+from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.ring_buffer import start_time_of
 from eagle_eye.writable_text import writable
 from remediation.launcher.worker.worker_process import Worker
@@ -22,9 +23,9 @@ RETRY_S = 5.0
 class JobFile:
     """Writes the file whole at each change, and removes it at the end."""
 
-    def __init__(self, run_dir: Path, job: str, node: str, pid: int, checkpoints: Path | None = None) -> None:
-        """`checkpoints`: where the job's checkpoints lie, whose storage the agent then watches."""
-        self._checkpoints = str(checkpoints.resolve()) if checkpoints is not None else ""
+    def __init__(self, run_dir: Path, job: str, node: str, pid: int, checkpoints: StoragePath | None = None) -> None:
+        """`checkpoints`: where the job's checkpoints lie, whose storage the agent then watches: that of a directory."""
+        self._checkpoints = str(checkpoints.resolve()) if isinstance(checkpoints, Path) else ""
         self._job, self._node, self._pid = job, node, pid
         self._run = job.rsplit("/", 1)[-1]
         self.path = run_dir / "jobs" / f"{self._run}.json"

@@ -25,6 +25,7 @@ from eagle_eye.stop_signals import handles, on_user_signals
 from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
+from eagle_eye.training.object_path import ObjectPath
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.worker.console import Console
@@ -191,7 +192,7 @@ class Launcher:
         packages = dict.fromkeys(name.partition(".")[0] for name in settings.preload if not name.startswith("eagle_eye"))
         imported = f"; importing {', '.join(packages)} first, once for all of them (--preload)" if packages else ""
         log.info("starting %s: %d workers on %s, output in %s%s", settings.job, settings.nproc, settings.node, settings.logs, imported)
-        _make_directories(settings)
+        make_directories(settings)
         names = {"EAGLE_EYE_JOB": settings.job, "EAGLE_EYE_RUN": settings.run, "EAGLE_EYE_NODE": settings.node}
         await self._zygote.start(settings.preload, self._environment | names, str(self._cwd))
         await self._inbox.start()
@@ -290,12 +291,14 @@ class Launcher:
             raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
 
 
-def _make_directories(settings: LauncherSettings) -> None:
+def make_directories(settings: LauncherSettings) -> None:
     """Raises LaunchError with the option that names another one."""
     for option, directory in (("--state-dir", settings.logs), ("--run-dir", settings.run_dir), ("--checkpoint-dir", settings.checkpoints)):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if isinstance(directory, ObjectPath):
+                raise LaunchError(f"{option} {directory} cannot be used: {error.strerror}") from error
             raise LaunchError(f"{directory} cannot be made ({error.filename}: {error.strerror}). Make it for this user, or name another directory with {option}.") from error
 
 
@@ -307,7 +310,8 @@ def clean_up(settings: LauncherSettings, fence: CommandFence) -> None:
     fence.remove()
     if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
         with contextlib.suppress(OSError):  # not empty: there are checkpoints, or other jobs of its tenant
-            for directory in (settings.checkpoints, *settings.checkpoints.parents[:2]):
+            own = Path(settings.checkpoints)
+            for directory in (own, *own.parents[:2]):
                 directory.rmdir()
 
 

@@ -11,6 +11,7 @@ from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, Strea
 from eagle_eye.errors import ConfigError
 from eagle_eye.training.checkpoint.checkpoint_directory import FROM_MEMORY
 from eagle_eye.training.checkpoint.memory_segment import SLOTS, SLOTS_WITH_BACKUP
+from eagle_eye.training.object_path import StoragePath
 
 from .parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
 
@@ -60,8 +61,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its workers that die are replaced on the spot; -1: all, as long as it may heal itself."""
     max_skipped_steps: int = 0
     """Steps that the job may skip, in its whole life, because the same failure came again in them; 0: it ends with it."""
-    checkpoint_dir: Path | None = None
-    """Shared by all nodes. Default: state_dir/checkpoints/<job>."""
+    checkpoint_dir: StoragePath | None = None
+    """Shared by all nodes; a directory, or a URL. Default: state_dir/checkpoints/<job>."""
     working_dir: Path | None = None
     """Of the workers. Default: the launcher's own."""
     environment: dict[str, str] | None = None
@@ -158,17 +159,17 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.rsplit("/", 1)[-1]
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> StoragePath:
         """Where the job's checkpoints lie."""
         return self.checkpoint_dir or self.state_dir / "checkpoints" / self.job
 
     @property
-    def checkpoint_directories(self) -> tuple[Path, Path]:
+    def checkpoint_directories(self) -> tuple[StoragePath, StoragePath]:
         """Of those that the script saves itself, and of those that are stored from memory."""
         return self.checkpoints, self.checkpoints / FROM_MEMORY
 
     @property
-    def stored_copies(self) -> Path | None:
+    def stored_copies(self) -> StoragePath | None:
         """Where its checkpoints in memory are stored; None: nowhere, for nobody has named a directory, or wants them stored."""
         return self.checkpoint_directories[1] if self.checkpoint_dir is not None and self.backup.storage_interval_s else None
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from rich.console import Console
 from eagle_eye.app import checkpoint_files, options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table, print_text
 from eagle_eye.training.checkpoint import KEPT, SavedCheckpoint, checkpoint_directory
+from eagle_eye.training.object_path import SCHEME, StoragePath, storage_path
 from eagle_eye.training.storage_failure import size_text
 from remediation.planner.decision.checkpoint_interval import advise_interval, overhead
 
@@ -19,21 +19,29 @@ CHECKPOINTS = (
     TableColumn("state", prose=True),
 )  # fmt: skip
 TENSORS = (TableColumn("tensor", name=True), TableColumn("type"), TableColumn("shape"), TableColumn("size", drop=1), TableColumn("shards", drop=2))
+
+
+class _PathOrUrl(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A StoragePath."""
+        return storage_path(value if SCHEME in value else str(super().convert(value, param, ctx)))
+
+
 _step = click.option("--step", type=click.IntRange(min=0), default=None, help="Of this step. Default: the newest.")
 _directory = click.argument("directory", required=False, default="")
 
 
 @click.group(short_help="list, verify, show, copy, delete and convert checkpoints; how often to save")
 def command() -> None:
-    """Look after the checkpoints that `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to; without it
-    EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints.
+    """Look after the checkpoints that `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to, a path or a URL such as
+    s3://bucket/prefix; without it EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints.
 
     \b
     Examples:
       eagle-eye checkpoint ls /data/gpt
       eagle-eye checkpoint verify /data/gpt
       eagle-eye checkpoint show /data/gpt --step 1200
-      eagle-eye checkpoint copy /data/gpt /archive/gpt --step 1200
+      eagle-eye checkpoint copy /data/gpt s3://archive/gpt --step 1200
       eagle-eye checkpoint prune /data/gpt --keep 3
       eagle-eye checkpoint convert model.pt /data/gpt --step 1200
       eagle-eye checkpoint interval --save-s 12 --failures 3 --hours 72
@@ -135,16 +143,16 @@ def show(directory: str, step: int | None, json_lines: bool, wide: bool) -> None
 
 @command.command(short_help="copy a checkpoint to another directory, verified")
 @click.argument("directory")
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=_PathOrUrl())
 @_step
-def copy(directory: str, target: Path, step: int | None) -> None:
-    """Copy a checkpoint of DIRECTORY to the directory TARGET. Each shard is compared with its digest while it is copied, and the manifest comes last: what
+def copy(directory: str, target: StoragePath, step: int | None) -> None:
+    """Copy a checkpoint of DIRECTORY to TARGET; each is a directory or a URL. Each shard is compared with its digest while it is copied, and the manifest comes last: what
     is cut off or damaged never becomes a checkpoint there. Nothing is overwritten.
 
     \b
     Examples:
       eagle-eye checkpoint copy /data/gpt /archive/gpt
-      eagle-eye checkpoint copy /data/gpt /archive/gpt --step 1200
+      eagle-eye checkpoint copy /data/gpt s3://archive/gpt --step 1200
     """
     entry = checkpoint_files.chosen(checkpoint_files.existing_directory(directory), step)
     with checkpoint_files.progress("copying", entry.manifest.bytes) as advance:
@@ -180,11 +188,11 @@ def prune(directory: str, keep: int, dry_run: bool) -> None:
 
 
 @command.command(short_help="from and to torch.save and torch.distributed.checkpoint")
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=_PathOrUrl(exists=True))
+@click.argument("target", type=_PathOrUrl())
 @click.option("--to", type=click.Choice(["torch", "dcp"]), default=None, help="SOURCE is a directory of ours: write a file of torch.save, or a directory of torch.distributed.checkpoint.")
 @click.option("--step", type=click.IntRange(min=0), default=None, help="First step still to do, of what is made; with --to: which checkpoint (default: the newest).")
-def convert(source: Path, target: Path, to: str | None, step: int | None) -> None:
+def convert(source: StoragePath, target: StoragePath, to: str | None, step: int | None) -> None:
     """Make a checkpoint in the directory TARGET of SOURCE, a file of torch.save or a directory of torch.distributed.checkpoint; with --to the
     other way round. Nothing in SOURCE is executed: what is neither tensor nor plain value is refused. Nothing is overwritten or deleted.
     The whole state is held in memory, twice.

@@ -18,6 +18,8 @@ The number of a checkpoint is that of the first step still to do. A directory ho
 it there is no checkpoint. It holds size and CRC-32 of each shard, which part of which tensor lies where, what is no tensor as JSON, and
 whether all floating tensors were finite.
 
+The directory may be a URL (`s3://bucket/prefix`): an object store, through fsspec. The manifest is put last there.
+
 Training does not stop because storage refuses a checkpoint (full, read-only, a quota, a server that is gone): `save` then
 returns None, keeps the state and tries again. What is wrong with the state itself raises.
 

@@ -1,16 +1,19 @@
 """Checkpoints in a directory: how their files are called, which are there, which are put aside, and which are deleted."""
 
 import contextlib
+import errno
 import logging
 import os
 import socket
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from eagle_eye.training import atomic_file
+from eagle_eye.training.object_path import ObjectPath, StoragePath, storage_path
 
 from . import manifest as manifests
 from .manifest import DATA, Manifest, UnusableCheckpoint
@@ -19,6 +22,8 @@ KEPT = 2
 """Newest checkpoints that are kept, besides the newest finite one."""
 LEFT_S = 3600.0
 """Data that no manifest names for so long are nobody's: a save of another process takes less time between its two files."""
+LEFT_IN_A_STORE_S = 24 * 3600.0
+"""The same in an object store: an upload may take hours, and S3 counts an object's age from when its upload was begun."""
 FROM_MEMORY = "memory"
 """Folder beside the checkpoints that a script saves itself: those that launchers have stored from memory."""
 PART = ".part"
@@ -31,7 +36,7 @@ _log = logging.getLogger("eagle_eye.checkpoint")
 class SavedCheckpoint:
     """A checkpoint whose manifest can be read; whether its tensors are whole is found when they are loaded."""
 
-    path: Path
+    path: StoragePath
     """Of the manifest."""
     manifest: Manifest
 
@@ -46,16 +51,20 @@ class SavedCheckpoint:
         return self.manifest.finite
 
     @property
-    def shards(self) -> list[Path]:
+    def shards(self) -> list[StoragePath]:
         """Their files."""
         return [self.path.parent / shard.name for shard in self.manifest.shards]
 
     @property
     def missing(self) -> str:
         """Why it cannot be whole, as far as the sizes of its files tell; '' if they are as they were written."""
+        try:
+            size_of = _sizes_of(self.path.parent)
+        except OSError as error:
+            return f"{self.path.parent} cannot be read: {error.strerror}"
         for path, shard in zip(self.shards, self.manifest.shards, strict=True):
             try:
-                size = path.stat().st_size
+                size = size_of(path)
             except OSError as error:
                 return f"{path} cannot be read: {error.strerror}"
             if size != shard.bytes:
@@ -63,17 +72,31 @@ class SavedCheckpoint:
         return ""
 
 
+def _sizes_of(home: StoragePath) -> Callable[[StoragePath], int]:
+    """Of its files. An object store is asked once for all of them. Raises OSError, as what it returns does."""
+    if not isinstance(home, ObjectPath):
+        return lambda path: path.stat().st_size
+    sizes = home.sizes()
+
+    def size_of(path: StoragePath) -> int:
+        if path.name not in sizes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+        return sizes[path.name]
+
+    return size_of
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadableManifest:
     """A file that is named as a manifest, and why it is none."""
 
-    path: Path
+    path: StoragePath
     reason: str
 
 
-def directory_of(directory: str | os.PathLike[str] | None = None) -> Path:
-    """The directory itself, else EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints."""
-    return Path(directory or os.environ.get("EAGLE_EYE_CHECKPOINT_DIR") or "checkpoints")
+def directory_of(directory: str | os.PathLike[str] | None = None) -> StoragePath:
+    """The directory itself, or the URL (`s3://bucket/prefix`), else EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints."""
+    return storage_path(directory or os.environ.get("EAGLE_EYE_CHECKPOINT_DIR") or "checkpoints")
 
 
 def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
@@ -85,12 +108,14 @@ def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
 
 
 def contents(directory: str | os.PathLike[str]) -> tuple[list[SavedCheckpoint], list[UnreadableManifest]]:
-    """The visible checkpoints of a directory, oldest first, and the manifests that cannot be read."""
+    """The visible checkpoints of a directory, oldest first, and the manifests that cannot be read. Raises OSError where an object store refuses."""
     readable, unreadable = list[SavedCheckpoint](), list[UnreadableManifest]()
-    for path in sorted(Path(directory).glob("step-*.json")):
+    for path in sorted(storage_path(directory).glob("step-*.json"), key=lambda path: path.name):
         try:
             readable.append(SavedCheckpoint(path, manifests.read(path)))
         except (OSError, UnusableCheckpoint) as error:
+            if isinstance(path, ObjectPath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise
             unreadable.append(UnreadableManifest(path, str(error)))
     return sorted(readable, key=lambda each: each.step), unreadable
 
@@ -103,7 +128,7 @@ def discard_after(directory: str | os.PathLike[str], step: int) -> list[int]:
     return [entry.step for entry in aside]
 
 
-def discard(manifest: Path) -> None:
+def discard(manifest: StoragePath) -> None:
     """Rename a checkpoint, so that no later restart loads it. Raises OSError."""
     manifest.replace(manifest.with_name(manifest.name + _DISCARDED))
 
@@ -133,7 +158,7 @@ def _machine() -> str:
     return f"{zlib.crc32(f'{socket.gethostname()} {boot} {processes}'.encode()):08x}"
 
 
-def prune(home: Path, kept: int = KEPT) -> list[Path]:
+def prune(home: StoragePath, kept: int = KEPT) -> list[StoragePath]:
     """Delete the manifests that are neither among the `kept` newest ones nor the newest finite one, then what no manifest names.
 
     Only checkpoints whose files are all there, with their sizes, count as kept: the newest whole one is never deleted for one that is cut
@@ -145,14 +170,14 @@ def prune(home: Path, kept: int = KEPT) -> list[Path]:
     staying = {entry.path for entry in complete[-kept:]} | {entry.path for entry in [each for each in complete if each.finite][-1:]}
     newest = max((entry.step for entry in complete), default=-1)
     gone = [entry.path for entry in found if entry.path not in staying and entry.step < newest]
-    discarded = sorted(path for path in survey if path.name.endswith(_DISCARDED))[:-KEPT]
+    discarded = sorted((path for path in survey if path.name.endswith(_DISCARDED)), key=lambda path: path.name)[:-KEPT]
     for path in [*gone, *discarded]:
         path.unlink(missing_ok=True)
     _sweep(home, _shards_named(survey), {path: manifest for path, manifest in survey.items() if path not in {*gone, *discarded}})
     return gone
 
 
-def sweep(home: Path, named_before: set[str]) -> None:
+def sweep(home: StoragePath, named_before: set[str]) -> None:
     """Delete shards that no manifest names and files that were never finished, where nobody is about to name or finish them.
 
     `named_before`: shards that manifests named until now; nobody is about to name them again. Raises OSError.
@@ -160,7 +185,7 @@ def sweep(home: Path, named_before: set[str]) -> None:
     _sweep(home, named_before, _survey(home))
 
 
-def _sweep(home: Path, named_before: set[str], survey: dict[Path, Manifest | None]) -> None:
+def _sweep(home: StoragePath, named_before: set[str], survey: dict[StoragePath, Manifest | None]) -> None:
     left = dict(survey)
     for path in survey:
         if path.suffix == PART and _is_old(path):
@@ -172,14 +197,17 @@ def _sweep(home: Path, named_before: set[str], survey: dict[Path, Manifest | Non
             continue
         if path.name in named_before or _is_own(path) or _is_old(path):
             path.unlink(missing_ok=True)
-    for path in home.glob(f".step-*{atomic_file.UNFINISHED}"):
+    if isinstance(home, ObjectPath):
+        home.delete_unfinished(LEFT_IN_A_STORE_S)
+        return
+    for path in Path(home).glob(f".step-*{atomic_file.UNFINISHED}"):
         if _is_old(path) or (f"-{_machine()}-" in path.name and atomic_file.is_abandoned(path)):
             path.unlink(missing_ok=True)
 
 
-def _survey(home: Path) -> dict[Path, Manifest | None]:
+def _survey(home: StoragePath) -> dict[StoragePath, Manifest | None]:
     """Every manifest of a directory, read once (one of a thousand ranks is long): of checkpoints, of those put aside, and of ranks. None: cannot be read."""
-    found: dict[Path, Manifest | None] = {}
+    found: dict[StoragePath, Manifest | None] = {}
     for path in home.glob("step-*"):
         if path.name.endswith((".json", _DISCARDED, PART)):
             found[path] = None
@@ -188,22 +216,22 @@ def _survey(home: Path) -> dict[Path, Manifest | None]:
     return found
 
 
-def _shards_named(survey: dict[Path, Manifest | None]) -> set[str]:
+def _shards_named(survey: dict[StoragePath, Manifest | None]) -> set[str]:
     return {shard.name for manifest in survey.values() if manifest for shard in manifest.shards}
 
 
-def _step_of(path: Path) -> str:
+def _step_of(path: StoragePath) -> str:
     """The beginning of its name, which all files of a step share."""
     return path.name[: len("step-") + 12]
 
 
-def _is_own(shard: Path) -> bool:
+def _is_own(shard: StoragePath) -> bool:
     """Whether this process wrote it: its manifest would be there by now."""
     return shard.name.split("-")[-3:-1] == [_machine(), str(os.getpid())]
 
 
-def _is_old(path: Path) -> bool:
+def _is_old(path: StoragePath) -> bool:
     try:
-        return time.time() - path.stat().st_mtime > LEFT_S
+        return time.time() - path.stat().st_mtime > (LEFT_IN_A_STORE_S if isinstance(path, ObjectPath) else LEFT_S)
     except FileNotFoundError:
         return False

@@ -6,18 +6,19 @@ step, and what is loaded says which steps were passed over and why.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import state_tree
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import distributed_tensor, shard_file
 from .checkpoint_directory import SavedCheckpoint, contents, directory_of
 from .distributed_tensor import LocalTensor
-from .manifest import Manifest, ManifestTensor, TensorPiece, UnusableCheckpoint
+from .manifest import ELEMENT_BITS, Manifest, ManifestTensor, TensorPiece, UnusableCheckpoint
+from .shard_file import Span
 from .tensor_regions import Region, whole
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _NAMED = 3
 class SkippedCheckpoint:
     """A checkpoint that was not loaded."""
 
-    path: Path
+    path: StoragePath
     reason: str
 
 
@@ -44,7 +45,7 @@ class RestoredCheckpoint:
 
     step: int
     """The first step still to do."""
-    path: Path
+    path: StoragePath
     """Of the manifest."""
     state: Any
     """The template, its tensors filled; numbers and texts are the checkpoint's."""
@@ -60,13 +61,14 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
     """State and step of the newest whole, finite checkpoint; None if there is none. All of the state, whatever number of ranks saved it.
 
     `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit) is the highest number to take. One that is torn
-    or was changed on disk is named in a warning and skipped.
+    or was changed on disk is named in a warning and skipped. Raises OSError where an object store refuses to be read.
     """
     skipped: list[SkippedCheckpoint] = []
     for entry in candidates(directory_of(directory), at_most, skipped):
         try:
             return load_whole(entry), entry.step
         except _UNREADABLE as error:
+            _require_answer(entry.path, error)
             skip(skipped, entry.path, str(error))
     return None
 
@@ -74,7 +76,7 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
 def load_whole(entry: SavedCheckpoint) -> dict[str, Any]:
     """All of one checkpoint's state. Raises UnusableCheckpoint for one that is damaged; OSError."""
     tensors: dict[str, Tensor] = {}
-    for name, stored, piece, part in pieces_of(entry, lambda _, __: True):
+    for name, stored, piece, part in pieces_of(entry, lambda _, region: region):
         if len(stored.pieces) == 1:
             tensors[name] = part
         else:
@@ -102,13 +104,14 @@ def restore(
             state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(rest_of(entry), tensors), rest))
             own = _of_rank(entry, str(int(os.environ.get("RANK") or 0) if rank is None else rank))
         except _UNREADABLE as error:
+            _require_answer(entry.path, error)
             skip(skipped, entry.path, str(error))
         else:
             return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, own, tuple(skipped))
     return None
 
 
-def candidates(home: Path, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:
+def candidates(home: StoragePath, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:
     """Newest first. What is passed over is added to `skipped`."""
     limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
     readable, unreadable = contents(home)
@@ -123,7 +126,13 @@ def candidates(home: Path, at_most: int | None, skipped: list[SkippedCheckpoint]
         yield entry
 
 
-def skip(skipped: list[SkippedCheckpoint], path: Path, reason: str) -> None:
+def _require_answer(path: StoragePath, error: Exception) -> None:
+    """Raises the error of an object store that refused: it says nothing of the checkpoint, and an older one would be refused as well."""
+    if isinstance(path, ObjectPath) and isinstance(error, OSError):
+        raise error
+
+
+def skip(skipped: list[SkippedCheckpoint], path: StoragePath, reason: str) -> None:
     """Pass one over, with a warning."""
     _log.warning("checkpoint %s cannot be used, an older one is tried: %s", path, reason)
     skipped.append(SkippedCheckpoint(path, reason))
@@ -134,7 +143,7 @@ def _fill(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: boo
 
     if entry.manifest.version > 1:
         _require_same_model(wanted, entry.manifest.tensors, entry.path, strict)
-    found = list(pieces_of(entry, lambda name, region: name in wanted and wanted[name].region.overlap(region) is not None))
+    found = list(pieces_of(entry, lambda name, region: wanted[name].region.overlap(region) if name in wanted else None))
     if entry.manifest.version == 1:
         _require_same_model(wanted, {name: each for name, each, _, _ in found}, entry.path, strict)
     with torch.no_grad():
@@ -150,7 +159,7 @@ def rest_of(entry: SavedCheckpoint) -> dict[str, Any]:
     return entry.manifest.rest
 
 
-def _require_same_model(wanted: Mapping[str, LocalTensor], stored: Mapping[str, ManifestTensor], path: Path, strict: bool) -> None:
+def _require_same_model(wanted: Mapping[str, LocalTensor], stored: Mapping[str, ManifestTensor], path: StoragePath, strict: bool) -> None:
     differ = [
         f"{name!r} is {shard_file.dtype_of(each.tensor, name)} {each.shape} here and {stored[name].dtype} {stored[name].shape} there"
         for name, each in wanted.items()
@@ -164,10 +173,11 @@ def _require_same_model(wanted: Mapping[str, LocalTensor], stored: Mapping[str, 
         raise ConfigError(f"checkpoint {path} is of another model: {'; '.join(wrong[:_NAMED])}{more}. Give the directory of this model's checkpoints")
 
 
-def pieces_of(entry: SavedCheckpoint, is_wanted: Callable[[str, Region], bool]) -> Iterator[tuple[str, ManifestTensor, TensorPiece, "Tensor"]]:
-    """Name, tensor, piece and content of each piece that is wanted, by its tensor's name and its region, shard by shard, each of them verified.
+def pieces_of(entry: SavedCheckpoint, wanted: Callable[[str, Region], Region | None]) -> Iterator[tuple[str, ManifestTensor, TensorPiece, "Tensor"]]:
+    """Name, tensor, piece and content of each piece of which something is wanted, shard by shard; what is wanted was verified.
 
-    Raises UnusableCheckpoint, OSError. In version 1 all are wanted.
+    `wanted`: from the name of a tensor and the region of a piece, the part of that region that is needed, or None. What lies beside it may be zeros: of an object store
+    no more is read. Raises UnusableCheckpoint, OSError. In version 1 all are wanted.
     """
     manifest, folder = entry.manifest, entry.path.parent
     if manifest.version == 1:
@@ -175,23 +185,41 @@ def pieces_of(entry: SavedCheckpoint, is_wanted: Callable[[str, Region], bool]) 
             stored = ManifestTensor(shard_file.dtype_of(part, name), tuple(part.shape), (TensorPiece(0, whole(part.shape)),))
             yield name, stored, stored.pieces[0], part
         return
-    by_shard: dict[int, list[tuple[str, ManifestTensor, TensorPiece]]] = {}
+    by_shard: dict[int, list[_WantedPiece]] = {}
     for name, stored in manifest.tensors.items():
         for piece in stored.pieces:
-            if is_wanted(name, piece.region):
-                by_shard.setdefault(piece.shard, []).append((name, stored, piece))
+            if (region := wanted(name, piece.region)) is not None:
+                by_shard.setdefault(piece.shard, []).append(_WantedPiece(name, stored, piece, region))
     for shard, needed in sorted(by_shard.items()):
-        parts = _tensors(manifest, folder, shard)
-        for name, stored, piece in needed:
+        parts = _tensors(manifest, folder, shard, needed)
+        for name, stored, piece, _ in needed:
             part = parts.get(name)
             if part is None or (shard_file.dtype_of(part, name), tuple(part.shape)) != (stored.dtype, piece.region.shape):
                 raise UnusableCheckpoint(f"{folder / manifest.shards[shard].name} does not hold tensor {name!r} as {entry.path} says. Load an older step")
             yield name, stored, piece, part
 
 
-def _tensors(manifest: Manifest, folder: Path, shard: int) -> dict[str, "Tensor"]:
+class _WantedPiece(NamedTuple):
+    name: str
+    stored: ManifestTensor
+    piece: TensorPiece
+    region: Region
+    """What is needed of it."""
+
+    def span_at(self, place: Span) -> Span:
+        """Where that is in the shard; the tensor lies at `place`."""
+        bits = ELEMENT_BITS[self.stored.dtype]
+        first, last = self.region.span_in(self.piece.region)
+        return Span(place.begin + first * bits // 8, min(place.end, place.begin + -(-last * bits // 8)))
+
+
+def _tensors(manifest: Manifest, folder: StoragePath, shard: int, needed: Sequence[_WantedPiece] | None = None) -> dict[str, "Tensor"]:
+    """Of a shard; `needed`: all but this may be zeros."""
     file = manifest.shards[shard]
-    return shard_file.tensors_in(shard_file.read(folder, file), folder / file.name)
+    if needed is None:
+        return shard_file.tensors_in(shard_file.read(folder, file), folder / file.name)
+    content = shard_file.read_needed(folder, file, lambda places: [each.span_at(places[each.name]) for each in needed if each.name in places])
+    return shard_file.tensors_in(content, folder / file.name)
 
 
 def _empty(stored: ManifestTensor, like: "Tensor") -> "Tensor":
@@ -217,6 +245,6 @@ def _of_rank(entry: SavedCheckpoint, rank: str) -> Any:
     prefix = f"ranks.{rank}."
     own = {name for name in manifest.tensors if name.startswith(prefix)}
     found: dict[str, Tensor] = {}
-    for shard in {piece.shard for name in own for piece in manifest.tensors[name].pieces}:
-        found |= {name: part.clone() for name, part in _tensors(manifest, entry.path.parent, shard).items() if name in own}
+    for name, _, _, part in pieces_of(entry, lambda name, region: region if name in own else None):
+        found[name] = part.clone()
     return state_tree.unflatten(found, state_tree.only(manifest.ranks[rank], found))  # what it shared with others is in the state

@@ -13,12 +13,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle_eye.training import atomic_file, messages, state_tree
+from eagle_eye.training import messages, object_path, state_tree
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 from eagle_eye.training.save_retry import WAIT_S, SaveRetry, Unwritten
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
+from eagle_eye.training.thread_map import thread_map
 
 from . import checkpoint_directory, distributed_tensor, shard_file
 from . import manifest as manifests
@@ -37,7 +38,7 @@ _log = logging.getLogger("eagle_eye.checkpoint")
 class PreparedCheckpoint:
     """One rank's part of a checkpoint, independent of the state that trains on."""
 
-    home: Path
+    home: StoragePath
     shards: tuple[Mapping[str, "Tensor"], ...]
     """Contiguous, in this process's memory. The second one and those behind it: further regions of tensors of which this rank holds more than one."""
     manifest: Manifest
@@ -56,10 +57,10 @@ class PreparedCheckpoint:
         return sum(tensor.numel() * tensor.element_size() for shard in self.shards for tensor in shard.values())
 
 
-def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None) -> Path | None:
+def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None) -> StoragePath | None:
     """Write `state` (tensors, numbers, texts, None, in dicts, lists and tuples) as the checkpoint of `step`.
 
-    One rank calls this. `data_position`: where the job reads on in its data, anything that JSON holds. Returns the manifest's path; or
+    One rank calls this. `directory`: a path, or a URL such as s3://bucket/prefix. `data_position`: where the job reads on in its data, anything that JSON holds. Returns the manifest's path; or
     None if storage refused it, whatever its error: older checkpoints are untouched then, the launcher is told (event
     `checkpoint.failed`), and the same bytes are tried again in the background, after 1, 2, 4, … 60 s, until they are written or the
     next `save` begins. Where such an attempt hangs, since the storage does not answer, this one is left out after WAIT_S, told in the
@@ -78,7 +79,7 @@ def leave_out(step: int, directory: str | os.PathLike[str] | None = None) -> Non
     _retry.leave_out(directory_of(directory).absolute(), step)
 
 
-def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path:
+def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> StoragePath:
     """As `save`, but the launcher is told and OSError is raised; trying again is the caller's."""
     with _retry.turn():
         return _retry.attempt(prepare(state, step, directory))
@@ -87,7 +88,7 @@ def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike
 def save_shard(
     state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, rank: int | None = None, world_size: int | None = None,
     run: str = "", writes_whole: bool | None = None, per_rank: dict[str, Any] | None = None, layout: Mapping[str, int] | None = None, data_position: Any = None,
-) -> Path | None:  # fmt: skip
+) -> StoragePath | None:  # fmt: skip
     """Every rank calls this with its own part of the state; the last one of them makes the checkpoint visible. As `save` otherwise.
 
     Of a DTensor a rank writes its shard (where ranks hold the same one, the first of them); `LocalTensor` says what a tensor that is cut by other means is. Tensors that are none are whole: the ranks with
@@ -180,7 +181,7 @@ def _run_id(run: str) -> str:
     return hashlib.blake2b(run.encode(), digest_size=8).hexdigest()
 
 
-def _write(prepared: PreparedCheckpoint) -> Path:
+def _write(prepared: PreparedCheckpoint) -> StoragePath:
     """Raises OSError, and then leaves nothing behind but what another rank may have named already."""
     path, manifest = put(prepared)
     home = prepared.home
@@ -196,7 +197,7 @@ def _write(prepared: PreparedCheckpoint) -> Path:
         return path
 
 
-def put(prepared: PreparedCheckpoint) -> tuple[Path, Manifest]:
+def put(prepared: PreparedCheckpoint) -> tuple[StoragePath, Manifest]:
     """Write the shards, and then the manifest of a single rank or the part of one of several; deletes nothing, tells nobody. Raises OSError."""
     home = prepared.home
     home.mkdir(parents=True, exist_ok=True)
@@ -204,10 +205,10 @@ def put(prepared: PreparedCheckpoint) -> tuple[Path, Manifest]:
     try:
         for tensors in prepared.shards:
             name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
-            files.append(ShardFile(name, *shard_file.write(home / name, tensors), prepared.rank))
+            files.append(shard_file.write(home / name, tensors, prepared.rank))
         manifest = replace(prepared.manifest, shards=tuple(files))
         path = home / (checkpoint_directory.manifest_name(prepared.step) if manifest.world_size == 1 else _part_names(prepared)[prepared.rank])
-        atomic_file.replace(path, manifests.encode(manifest))
+        object_path.put(path, manifests.encode(manifest))
     except OSError:
         for file in files:
             with contextlib.suppress(OSError):
@@ -221,22 +222,30 @@ def _part_names(prepared: PreparedCheckpoint) -> list[str]:
     return [checkpoint_directory.part_name(prepared.step, prepared.run, rank, size) for rank in range(size)]
 
 
-def publish(home: Path, paths: Sequence[Path]) -> Path | None:
+def publish(home: StoragePath, paths: Sequence[StoragePath]) -> StoragePath | None:
     """Make the manifest of the whole checkpoint if the parts of all ranks are there: two ranks that both find them write the same. None: they are not.
 
     Raises ValueError for parts that are damaged or do not fit together; OSError.
     """
+    threads = 1
+    if isinstance(home, ObjectPath):  # one question in place of one for each rank
+        threads, there = object_path.THREADS, home.sizes()
+        if not all(path.name in there for path in paths):
+            return None
     try:
-        manifest = merged([manifests.read(path, part=True) for path in paths])
+        manifest = merged(thread_map(lambda path: manifests.read(path, part=True), paths, threads))
     except FileNotFoundError:
         return None  # another rank is not done, or all were and another rank has published
     path = home / checkpoint_directory.manifest_name(manifest.step)
-    atomic_file.replace(path, manifests.encode(manifest))
-    for part in paths:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+    object_path.put(path, manifests.encode(manifest))
+    thread_map(_delete, paths, threads)
     published(path, manifest)
     return path
+
+
+def _delete(part: StoragePath) -> None:
+    with contextlib.suppress(OSError):
+        part.unlink(missing_ok=True)
 
 
 def merged(parts: Sequence[Manifest]) -> Manifest:
@@ -260,7 +269,7 @@ def merged(parts: Sequence[Manifest]) -> Manifest:
     )  # fmt: skip
 
 
-def published(path: Path, manifest: Manifest) -> None:
+def published(path: StoragePath, manifest: Manifest) -> None:
     """The checkpoint is visible: what is too old goes, and the launcher hears of it."""
     try:
         checkpoint_directory.prune(path.parent)

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from eagle_eye.errors import ConfigError
+from eagle_eye.training.object_path import StoragePath
 
 from . import checkpoint_directory, checkpoint_writer
 from .checkpoint_directory import SavedCheckpoint
@@ -123,7 +124,7 @@ def _place(state: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
     state[keys[-1]] = value
 
 
-def store(state: dict[str, Any], step: int, directory: Path) -> Path:
+def store(state: dict[str, Any], step: int, directory: StoragePath) -> StoragePath:
     """Make a checkpoint of a state; no other one is deleted. Raises ConfigError where that step is there, or the state holds what no checkpoint can; OSError."""
     path = directory / checkpoint_directory.manifest_name(step)
     if path.exists():

@@ -16,7 +16,6 @@ import pickle
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -45,6 +44,7 @@ from torch.futures import Future
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import state_tree
+from eagle_eye.training.object_path import SCHEME, StoragePath
 
 from . import checkpoint_directory, checkpoint_reader, checkpoint_writer, shard_file
 from .checkpoint_directory import SavedCheckpoint, directory_of
@@ -73,18 +73,21 @@ class DcpWriter(StorageWriter):  # type: ignore[misc]  # torch has no types here
         if step < 0:
             raise ValueError(f"step={step}: give the number of the first step still to do")
         self._home, self._step, self._data_position = directory_of(directory), step, data_position
-        self._parts: list[Path] = []
+        self._parts: list[StoragePath] = []
         """On the coordinator."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a directory's path; another address would be a folder of that name."""
-        return "://" not in os.fspath(checkpoint_id)
+        """Whether it is a directory's path, or a URL that fsspec knows a driver for; another address would be a folder of that name."""
+        from fsspec import available_protocols
+
+        protocol, scheme, _ = os.fspath(checkpoint_id).partition(SCHEME)
+        return not scheme or protocol in available_protocols()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A save begins. `checkpoint_id`: the directory, in place of the one that was given."""
         if checkpoint_id is not None:
-            self._home = Path(checkpoint_id)
+            self._home = directory_of(checkpoint_id)
         self._parts = []
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **options: Any) -> None:  # noqa: ARG002 - DCP names it
@@ -150,7 +153,7 @@ class DcpReader(StorageReader):  # type: ignore[misc]  # torch has no types here
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A load begins. `checkpoint_id`: the directory, in place of the one that was given."""
         if checkpoint_id is not None:
-            self._home = Path(checkpoint_id)
+            self._home = directory_of(checkpoint_id)
         self._entry, self._values, self.step, self.skipped = None, {}, -1, ()
 
     @property
@@ -204,7 +207,7 @@ class DcpReader(StorageReader):  # type: ignore[misc]  # torch has no types here
         """Into the tensors of this rank, once all that it needs of tensors is read and found whole. Raises UnusableCheckpoint; OSError."""
         assert self._entry is not None
         wanted = {(self._names[key.fqn], tuple(key.offset or ())) for key in (item.storage_index for item in plan.items) if key.fqn in self._names}
-        pieces = checkpoint_reader.pieces_of(self._entry, lambda name, region: (name, region.offsets) in wanted)
+        pieces = checkpoint_reader.pieces_of(self._entry, lambda name, region: region if (name, region.offsets) in wanted else None)
         found = {(name, piece.region.offsets): part for name, _, piece, part in pieces}
         for item in plan.items:
             key = item.storage_index

@@ -9,16 +9,21 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from eagle_eye.training.object_path import ObjectPath, StoragePath
+
+from . import crc32_sums
 from .tensor_regions import Extents, Region, gap
 
 FORMAT = 2
 """The version that is written. Version 1 had one shard, without names of tensors in the manifest; it is still read."""
 LONGEST_BYTES = 1 << 30
 """No manifest is longer; a longer file is not read."""
+FEWEST_CHUNK_BYTES = 1 << 10
+"""No shard is cut into chunks that are smaller: a manifest is not to make its reader count for ever."""
 ELEMENT_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8, "U64": 64, "U32": 32, "U16": 16,
     "F8_E4M3": 8, "F8_E4M3FNUZ": 8, "F8_E5M2": 8, "F8_E5M2FNUZ": 8, "C64": 64,
@@ -34,6 +39,16 @@ class UnusableCheckpoint(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkSums:
+    """Of a shard that was written to an object store, so that a part of it can be read, and checked."""
+
+    bytes: int
+    """Of each chunk but the last."""
+    crc32: tuple[int, ...]
+    """Of each chunk."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardFile:
     """One file of tensors, written by one rank."""
 
@@ -42,6 +57,7 @@ class ShardFile:
     bytes: int
     crc32: int
     rank: int = 0
+    chunks: ChunkSums | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +125,11 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     return {
         "version": FORMAT, "step": manifest.step, "epoch": manifest.epoch, "finite": manifest.finite, "saved": manifest.saved,
         "world_size": manifest.world_size, "layout": dict(manifest.layout), "data_position": manifest.data_position,
-        "shards": [{"file": each.name, "bytes": each.bytes, "digest": f"crc32:{each.crc32:08x}", "rank": each.rank} for each in manifest.shards],
+        "shards": [
+            {"file": each.name, "bytes": each.bytes, "digest": f"crc32:{each.crc32:08x}", "rank": each.rank}
+            | ({"chunk_bytes": each.chunks.bytes, "chunk_crc32": [f"{checksum:08x}" for checksum in each.chunks.crc32]} if each.chunks is not None else {})
+            for each in manifest.shards
+        ],
         "tensors": {
             name: {"dtype": each.dtype, "shape": each.shape, "pieces": [[piece.shard, piece.region.offsets, piece.region.shape] for piece in each.pieces]}
             for name, each in manifest.tensors.items()
@@ -118,19 +138,22 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(path: Path, *, part: bool = False) -> Manifest:
+def read(path: StoragePath, *, part: bool = False) -> Manifest:
     """Raises UnusableCheckpoint for what is no whole manifest, or one of a newer version; OSError.
 
     part: it is one rank's, and may have regions of tensors.
     """
-    with path.open("rb") as file:
-        data = file.read(LONGEST_BYTES + 1)
+    if isinstance(path, ObjectPath):
+        data = path.read_range(0, min(path.stat().st_size, LONGEST_BYTES + 1))
+    else:
+        with Path(path).open("rb") as file:
+            data = file.read(LONGEST_BYTES + 1)
     if len(data) > LONGEST_BYTES:
         raise UnusableCheckpoint(f"{path} is longer than {LONGEST_BYTES} bytes: it is no manifest; delete it")
     return decode(data, path, part=part)
 
 
-def decode(data: bytes, path: Path, *, part: bool = False) -> Manifest:
+def decode(data: bytes, path: StoragePath, *, part: bool = False) -> Manifest:
     """As `read`; `path` is named in what is raised."""
     try:
         plain = _json(data)
@@ -214,7 +237,16 @@ def _shard(plain: Any) -> ShardFile:
     kind, _, value = digest.partition(":") if isinstance(digest, str) else ("", "", "")
     if kind != "crc32" or len(value) != 8:
         raise ValueError(f"the digest {digest!r} of {name} is of no known kind")
-    return ShardFile(name, _count(plain, "bytes"), int(value, 16), _count(plain, "rank"))
+    shard = ShardFile(name, _count(plain, "bytes"), int(value, 16), _count(plain, "rank"))
+    return replace(shard, chunks=_chunk_sums(plain, shard)) if "chunk_bytes" in plain else shard
+
+
+def _chunk_sums(plain: Mapping[str, Any], shard: ShardFile) -> ChunkSums:
+    size, crc32 = _count(plain, "chunk_bytes"), tuple(int(each, 16) for each in _list(plain, "chunk_crc32"))
+    sizes = [min(size, shard.bytes - begin) for begin in range(0, shard.bytes, size)] if size >= min(shard.bytes, FEWEST_CHUNK_BYTES) > 0 else []
+    if len(crc32) != len(sizes) or crc32_sums.joined(zip(crc32, sizes, strict=True)) != shard.crc32:
+        raise ValueError(f"the sums of the chunks of {shard.name} do not fit its digest")
+    return ChunkSums(size, crc32)
 
 
 def is_plain_name(name: str) -> bool:

@@ -1,32 +1,41 @@
 """A shard: a safetensors file with the tensors of one rank, and its CRC-32.
 
-It is written in one pass, from the tensors' own memory, while its checksum is computed: a second copy of the state would need as much memory
-again. It is read into memory once; what was checked is what is loaded. (safetensors' own reader maps the file: a page that the storage
+It is written in chunks, by several threads, from the tensors' own memory, while its checksum is computed: a second copy of the state would need as much
+memory again. It is read into memory once; what was checked is what is loaded. (safetensors' own reader maps the file: a page that the storage
 cannot deliver is then a SIGBUS, which ends the trainer, in place of an error.)
+In an object store each chunk has a checksum of its own, so that who needs a part of the shard reads, and checks, no more than that.
 Only tensors need torch; to check a file the standard library is enough.
 """
 
 import json
 import math
+import mmap
 import os
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eagle_eye.regular_file import open_regular
-from eagle_eye.training import atomic_file
+from eagle_eye.training import atomic_file, object_path
 from eagle_eye.training.elastic.train_state import tensor_bytes
+from eagle_eye.training.object_path import ObjectPath, StoragePath
+from eagle_eye.training.thread_map import thread_map
 
-from .manifest import ELEMENT_BITS, ShardFile, UnusableCheckpoint
+from . import crc32_sums
+from .manifest import ELEMENT_BITS, ChunkSums, ShardFile, UnusableCheckpoint
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
-"""Written or checked at once: what was just summed up is still in the processor's cache."""
+"""Written or checked at once, in a file: what was just summed up is still in the processor's cache."""
+THREADS = 4
+"""That write or read a file."""
 LONGEST_HEADER_BYTES = 100_000_000
 """As safetensors has it."""
 _TORCH_NAMES = {
@@ -47,8 +56,19 @@ class TensorContent(NamedTuple):
     shape: tuple[int, ...]
     size: int
     """In bytes."""
-    chunks: Callable[[], Iterator[bytes | memoryview]]
-    """Its content, in order, in pieces of CHUNK_BYTES at the most."""
+    part: Callable[[int, int], bytes | memoryview]
+    """Its content from one byte to before another; called in several threads."""
+
+
+class Span(NamedTuple):
+    """Bytes of a shard, from one to before another."""
+
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
 
 
 def dtype_of(tensor: "Tensor", name: str) -> str:
@@ -72,50 +92,101 @@ def torch_dtype(name: str) -> "torch.dtype":
     return found
 
 
-def write(path: Path, tensors: Mapping[str, "Tensor"]) -> tuple[int, int]:
-    """Write contiguous tensors of this process's memory; returns bytes and CRC-32. Raises OSError, and then leaves nothing behind."""
-    return write_tensors(path, [_content_of(name, tensor) for name, tensor in tensors.items()])
+def write(path: StoragePath, tensors: Mapping[str, "Tensor"], rank: int = 0) -> ShardFile:
+    """Write contiguous tensors of this process's memory. Raises OSError, and then leaves nothing behind."""
+    return write_tensors(path, [_content_of(name, tensor) for name, tensor in tensors.items()], rank)
 
 
-def write_tensors(path: Path, tensors: Sequence[TensorContent]) -> tuple[int, int]:
+def write_tensors(path: StoragePath, tensors: Sequence[TensorContent], rank: int = 0) -> ShardFile:
     """As `write`, of tensors that need not be torch's."""
-    checksum = size = 0
+    content = _ShardContent(tensors)
+    if isinstance(path, ObjectPath):
+        return _upload(path, content.size, lambda chunk: b"".join(content.parts(chunk)), rank)
+    chunks = chunks_of(content.size, CHUNK_BYTES)
+    with atomic_file.replacement(Path(path)) as file:
+        os.truncate(file.fileno(), content.size)
+        sums = thread_map(lambda chunk: _write_chunk(file.fileno(), content, chunk), chunks, THREADS)
+    return ShardFile(path.name, content.size, _joined(sums, chunks), rank)
 
-    def summed() -> Iterator[bytes | memoryview]:
-        nonlocal checksum, size
-        for chunk in _chunks(tensors):
-            checksum, size = zlib.crc32(chunk, checksum), size + len(chunk)
-            yield chunk
 
-    atomic_file.replace(path, summed())
-    return size, checksum
+def _write_chunk(file: int, content: "_ShardContent", chunk: Span) -> int:
+    checksum, at = 0, chunk.begin
+    for part in content.parts(chunk):
+        checksum, left = zlib.crc32(part, checksum), memoryview(part)
+        while left:
+            done = os.pwrite(file, left, at)
+            left, at = left[done:], at + done
+    return checksum
+
+
+def _upload(path: ObjectPath, size: int, content: Callable[[Span], bytes], rank: int) -> ShardFile:
+    """`content` is called in several threads."""
+    chunk_bytes = object_chunk_bytes(size)
+    chunks = chunks_of(size, chunk_bytes)
+    sums = [0] * len(chunks)
+
+    def part_of(index: int) -> bytes:
+        data = content(chunks[index])
+        sums[index] = zlib.crc32(data)
+        return data
+
+    path.upload(len(chunks), part_of)
+    return ShardFile(path.name, size, _joined(sums, chunks), rank, ChunkSums(chunk_bytes, tuple(sums)))
+
+
+def object_chunk_bytes(size: int) -> int:
+    """Of an object of so many bytes: it has at most object_path.MOST_PARTS of them."""
+    return object_path.PART_BYTES * max(1, -(-size // (object_path.PART_BYTES * object_path.MOST_PARTS)))
+
+
+def chunks_of(size: int, chunk_bytes: int) -> list[Span]:
+    """All of a shard, in order."""
+    return [Span(begin, min(begin + chunk_bytes, size)) for begin in range(0, size, chunk_bytes)]
+
+
+def _joined(sums: Sequence[int], chunks: Sequence[Span]) -> int:
+    return crc32_sums.joined(zip(sums, (chunk.size for chunk in chunks), strict=True))
 
 
 def _content_of(name: str, tensor: "Tensor") -> TensorContent:
     size = tensor.numel() * tensor.element_size()
-
-    def chunks() -> Iterator[bytes | memoryview]:
-        view = tensor_bytes.view(tensor)
-        yield from (view[begin : begin + CHUNK_BYTES] for begin in range(0, len(view), CHUNK_BYTES))
-
-    return TensorContent(name, dtype_of(tensor, name), tuple(tensor.shape), size, chunks)
+    return TensorContent(name, dtype_of(tensor, name), tuple(tensor.shape), size, lambda begin, end: tensor_bytes.view(tensor)[begin:end])
 
 
-def _chunks(tensors: Sequence[TensorContent]) -> Iterator[bytes | memoryview]:
-    # widest elements first, as safetensors does: every tensor begins at a multiple of its element's size
-    ordered = sorted(tensors, key=lambda each: (-ELEMENT_BITS[each.dtype], each.name))
-    header, end = {}, 0
-    for each in ordered:
-        begin, end = end, end + each.size
-        header[each.name] = {"dtype": each.dtype, "shape": list(each.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for each in ordered:
-        yield from each.chunks()
+class _ShardContent:
+    """The bytes of a safetensors file: its header, and tensors."""
+
+    def __init__(self, tensors: Sequence[TensorContent]) -> None:
+        # widest elements first, as safetensors does: every tensor begins at a multiple of its element's size
+        self._tensors = sorted(tensors, key=lambda each: (-ELEMENT_BITS[each.dtype], each.name))
+        ends = list(accumulate((each.size for each in self._tensors), initial=0))
+        header = {
+            each.name: {"dtype": each.dtype, "shape": list(each.shape), "data_offsets": [begin, end]} for each, (begin, end) in zip(self._tensors, pairwise(ends), strict=True)
+        }  # fmt: skip
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        self._header = len(text).to_bytes(8, "little") + text
+        self._begins = [len(self._header) + end for end in ends]
+        """Of each tensor, and last the size of the file."""
+
+    @property
+    def size(self) -> int:
+        return self._begins[-1]
+
+    def parts(self, chunk: Span) -> Iterator[bytes | memoryview]:
+        """What is from one byte to before another, in order."""
+        if chunk.begin < len(self._header):
+            yield self._header[chunk.begin : chunk.end]
+        for index in range(max(0, bisect_right(self._begins, chunk.begin) - 1), len(self._tensors)):
+            start, tensor = self._begins[index], self._tensors[index]
+            if start >= chunk.end:
+                return
+            begin, end = max(0, chunk.begin - start), min(tensor.size, chunk.end - start)
+            if begin < end:
+                yield tensor.part(begin, end)
 
 
-def verify(folder: Path, shard: ShardFile, advance: Callable[[int], None] = lambda _: None) -> None:
+def verify(folder: StoragePath, shard: ShardFile, advance: Callable[[int], None] = lambda _: None) -> None:
     """Compare a shard with its manifest, without loading it. Raises UnusableCheckpoint, OSError.
 
     `advance` is called with the bytes that were checked since the last call.
@@ -124,72 +195,197 @@ def verify(folder: Path, shard: ShardFile, advance: Callable[[int], None] = lamb
         advance(len(chunk))
 
 
-def checked_chunks(folder: Path, shard: ShardFile) -> Iterator[bytes]:
-    """Its content; raises UnusableCheckpoint at the end if that is not what was written."""
-    path, checksum = folder / shard.name, 0
-    with _open(folder, shard) as file:
-        left = shard.bytes
-        while left:
-            chunk = file.read(min(CHUNK_BYTES, left))
-            if not chunk:
-                raise _cut(path, shard.bytes - left, shard.bytes)
-            checksum, left = zlib.crc32(chunk, checksum), left - len(chunk)
-            yield chunk
-    _compare(path, shard, checksum)
+def checked_chunks(folder: StoragePath, shard: ShardFile) -> Iterator[bytes]:
+    """Its content, in order; raises UnusableCheckpoint at the end if that is not what was written."""
+    path, sums = folder / shard.name, list[int]()
+    with _opened(path, shard) as source:
+        chunks = chunks_of(shard.bytes, source.chunk_bytes)
+
+        def fetch(chunk: Span) -> tuple[int, bytearray]:
+            data = bytearray(chunk.size)
+            return source.read(memoryview(data), chunk.begin), data
+
+        for first in range(0, len(chunks), source.threads):
+            for checksum, data in thread_map(fetch, chunks[first : first + source.threads], source.threads):
+                sums.append(checksum)
+                yield bytes(data)
+    _compare(path, shard, _joined(sums, chunks))
 
 
-def read(folder: Path, shard: ShardFile) -> bytearray:
+def copy(folder: StoragePath, shard: ShardFile, target: StoragePath, advance: Callable[[int], None]) -> ShardFile:
+    """To another folder, with the same name; each byte is compared on the way. Raises UnusableCheckpoint, OSError, and then leaves nothing behind. `advance`: as in `verify`."""
+    path = target / shard.name
+    if not isinstance(path, ObjectPath):
+        atomic_file.replace(Path(path), _counted(checked_chunks(folder, shard), advance))
+        return shard
+    with _opened(folder / shard.name, shard) as source:
+
+        def content(chunk: Span) -> bytes:
+            data = bytearray(chunk.size)
+            source.read(memoryview(data), chunk.begin)
+            advance(chunk.size)
+            return bytes(data)
+
+        copied = _upload(path, shard.bytes, content, shard.rank)
+    try:
+        _compare(source.path, shard, copied.crc32)
+    except UnusableCheckpoint:
+        path.unlink(missing_ok=True)
+        raise
+    return copied
+
+
+def _counted(chunks: Iterator[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk))
+
+
+def read(folder: StoragePath, shard: ShardFile) -> bytearray:
     """Its content, as its manifest describes it. Raises UnusableCheckpoint, OSError."""
-    path, checksum, done = folder / shard.name, 0, 0
-    with _open(folder, shard) as file:
+    path = folder / shard.name
+    with _opened(path, shard) as source:
         content = bytearray(shard.bytes)  # of no more than the file has: it was compared
+        chunks = chunks_of(shard.bytes, source.chunk_bytes)
         with memoryview(content) as view:
-            while done < shard.bytes:
-                count = file.readinto(view[done : done + CHUNK_BYTES])
-                if not count:
-                    raise _cut(path, done, shard.bytes)
-                checksum, done = zlib.crc32(view[done : done + count], checksum), done + count
-    _compare(path, shard, checksum)
+            sums = thread_map(lambda chunk: source.read(view[chunk.begin : chunk.end], chunk.begin), chunks, source.threads)
+    _compare(path, shard, _joined(sums, chunks))
     return content
 
 
-def _open(folder: Path, shard: ShardFile) -> Any:
-    """For reading, unbuffered. Nothing of a file of another size is read: what a manifest does not describe is nobody's."""
-    path = folder / shard.name
+def read_needed(folder: StoragePath, shard: ShardFile, needed: Callable[[Mapping[str, Span]], Sequence[Span]]) -> "bytearray | mmap.mmap":
+    """As `read`; of a shard whose chunks have sums of their own only those that are needed, each once. What was not read is zero.
+
+    `needed`: from where the tensors lie, by name, what of the shard is.
+    """
+    if shard.chunks is None:
+        return read(folder, shard)
+    path, size = folder / shard.name, shard.chunks.bytes
+    there = set[int]()
+    with _opened(path, shard) as source, memoryview(content := mmap.mmap(-1, shard.bytes)) as view:  # what is not written to takes no memory
+
+        def fetch(*spans: Span) -> None:
+            touched = {index for span in spans if span.size > 0 for index in range(span.begin // size, -(-min(span.end, shard.bytes) // size))}
+            thread_map(lambda index: _read_chunk(source, view, shard, index), sorted(touched - there), source.threads)
+            there.update(touched)
+
+        fetch(Span(0, 8))
+        begin = 8 + int.from_bytes(view[:8], "little")
+        fetch(Span(8, begin))
+        places = {name: Span(begin + each["data_offsets"][0], begin + each["data_offsets"][1]) for name, each in _header_of(content, path).items()}
+        fetch(*needed(places))
+    return content
+
+
+def _read_chunk(source: "_ShardSource", view: memoryview, shard: ShardFile, index: int) -> None:
+    assert shard.chunks is not None
+    begin, end = index * shard.chunks.bytes, min((index + 1) * shard.chunks.bytes, shard.bytes)
+    checksum, written = source.read(view[begin:end], begin), shard.chunks.crc32[index]
+    if checksum != written:
+        raise _changed(source.path, f"the CRC-32 of its bytes {begin} to {end}", checksum, written)
+
+
+class _ShardSource(NamedTuple):
+    """A shard that is being read."""
+
+    path: StoragePath
+    size: int
+    chunk_bytes: int
+    threads: int
+    read_into: Callable[[memoryview, int], int]
+    """Fill this with what is there from that byte on; how many bytes. Called in several threads."""
+
+    def read(self, view: memoryview, begin: int) -> int:
+        """What is there from `begin` on; returns its CRC-32. Raises UnusableCheckpoint where the shard ends before."""
+        done = 0
+        while done < len(view):
+            count = self.read_into(view[done:], begin + done)
+            if not count:
+                raise _cut(self.path, begin + done, self.size)
+            done += count
+        return zlib.crc32(view)
+
+
+@contextmanager
+def _opened(path: StoragePath, shard: ShardFile) -> Iterator[_ShardSource]:
+    """Nothing of a file of another size is read: what a manifest does not describe is nobody's."""
+    if isinstance(path, ObjectPath):
+        with _is_there(path):
+            _require_size(path, path.stat().st_size, shard)
+        yield _ShardSource(path, shard.bytes, object_chunk_bytes(shard.bytes), object_path.THREADS, _range_reader(path))
+        return
+    with _is_there(path):
+        file = open_regular(path)
     try:
-        file = os.fdopen(open_regular(path), "rb", buffering=0)
+        _require_size(path, os.fstat(file).st_size, shard)
+        yield _ShardSource(path, shard.bytes, CHUNK_BYTES, THREADS, lambda view, at: os.preadv(file, [view], at))
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _is_there(path: StoragePath) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         raise UnusableCheckpoint(f"{path} is missing. {_ELSEWHERE}") from None
-    size = os.fstat(file.fileno()).st_size
+
+
+def _range_reader(path: ObjectPath) -> Callable[[memoryview, int], int]:
+    def read_into(view: memoryview, at: int) -> int:
+        with _is_there(path):
+            data = path.read_range(at, at + len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    return read_into
+
+
+def _require_size(path: StoragePath, size: int, shard: ShardFile) -> None:
     if size != shard.bytes:
-        file.close()
         raise _cut(path, size, shard.bytes)
-    return file
 
 
-def _cut(path: Path, found: int, expected: int) -> UnusableCheckpoint:
+def _cut(path: StoragePath, found: int, expected: int) -> UnusableCheckpoint:
     how = "is cut off" if found < expected else "is larger than its manifest says"
     return UnusableCheckpoint(f"{path} {how}: it has {found} bytes, and {expected} were written. {_ELSEWHERE}")
 
 
-def _compare(path: Path, shard: ShardFile, checksum: int) -> None:
+def _compare(path: StoragePath, shard: ShardFile, checksum: int) -> None:
     if checksum != shard.crc32:
-        raise UnusableCheckpoint(f"{path} was changed since it was written: its CRC-32 is {checksum:08x}, and {shard.crc32:08x} was written. {_ELSEWHERE}")
+        raise _changed(path, "its CRC-32", checksum, shard.crc32)
 
 
-def tensors_in(content: bytearray, path: Path) -> dict[str, "Tensor"]:
-    """The tensors of a shard; they share the memory of `content`. Raises UnusableCheckpoint for what is no safetensors file."""
-    try:
+def _changed(path: StoragePath, what: str, found: int, written: int) -> UnusableCheckpoint:
+    return UnusableCheckpoint(f"{path} was changed since it was written: {what} is {found:08x}, and {written:08x} was written. {_ELSEWHERE}")
+
+
+def _header_of(content: "bytearray | mmap.mmap", path: StoragePath) -> dict[str, Any]:
+    """What is said of each tensor. Raises UnusableCheckpoint for what is no safetensors file."""
+    with _no_safetensors(path):
         length = int.from_bytes(content[:8], "little")
         if len(content) < 8 or length > min(LONGEST_HEADER_BYTES, len(content) - 8):
             raise ValueError("its header is longer than the file")
-        header = json.loads(bytes(content[8 : 8 + length]))
+        header: dict[str, Any] = json.loads(bytes(content[8 : 8 + length]))
         header.pop("__metadata__", None)
-        begin = 8 + length
-        _require_no_holes(sorted(tuple(each["data_offsets"]) for each in header.values()), len(content) - begin)
-        return {name: _tensor(content, begin, name, each) for name, each in header.items()}
+        _require_no_holes(sorted(tuple(each["data_offsets"]) for each in header.values()), len(content) - 8 - length)
+        return header
+
+
+@contextmanager
+def _no_safetensors(path: StoragePath) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise UnusableCheckpoint(f"{path} is no safetensors file: {error}. {_ELSEWHERE}") from error
+
+
+def tensors_in(content: "bytearray | mmap.mmap", path: StoragePath) -> dict[str, "Tensor"]:
+    """The tensors of a shard; they share the memory of `content`. Raises UnusableCheckpoint for what is no safetensors file."""
+    header = _header_of(content, path)
+    with _no_safetensors(path):
+        begin = 8 + int.from_bytes(content[:8], "little")
+        return {name: _tensor(content, begin, name, each) for name, each in header.items()}
 
 
 def _require_no_holes(spans: list[tuple[int, int]], size: int) -> None:
@@ -198,7 +394,7 @@ def _require_no_holes(spans: list[tuple[int, int]], size: int) -> None:
         raise ValueError("its tensors overlap, or leave a hole")
 
 
-def _tensor(content: bytearray, start: int, name: str, described: Mapping[str, Any]) -> "Tensor":
+def _tensor(content: "bytearray | mmap.mmap", start: int, name: str, described: Mapping[str, Any]) -> "Tensor":
     import torch
 
     kind, shape, (begin, end) = described["dtype"], described["shape"], described["data_offsets"]

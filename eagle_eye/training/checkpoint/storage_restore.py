@@ -6,17 +6,18 @@ in the data) it gets back; a world of another size gets what rank 0 had. Tensors
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from eagle_eye.training import state_tree
+from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import checkpoint_reader, distributed_tensor, rank_agreement, shard_file
-from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint
+from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint, directory_of
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor
 from .manifest import ManifestTensor
@@ -25,6 +26,8 @@ from .tensor_regions import whole
 
 TOLD = 8
 """So many steps a rank tells the others; a directory holds three at the most (checkpoint_directory.KEPT)."""
+ASK_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
+"""Seconds until an object store that refused is asked again."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -34,7 +37,7 @@ class StoredState:
 
     state: dict[str, Any]
     step: int
-    path: Path
+    path: StoragePath
     """Of the manifest."""
     skipped: tuple[str, ...]
     """What could not be used, and why."""
@@ -44,13 +47,13 @@ class _Misfit(ValueError):
     """It is whole, and of another state than the template asks for."""
 
 
-def folder_given() -> Path | None:
+def folder_given() -> StoragePath | None:
     """Where the launcher of this worker stores them; None without a launcher."""
     directory = os.environ.get("EAGLE_EYE_CHECKPOINT_DIR", "")
-    return Path(directory) / FROM_MEMORY if directory else None
+    return directory_of(directory) / FROM_MEMORY if directory else None
 
 
-def restore(template: dict[str, Any], home: Path, limits: StepLimits, shard: Shard, *, replicated: bool) -> StoredState | None:
+def restore(template: dict[str, Any], home: StoragePath, limits: StepLimits, shard: Shard, *, replicated: bool) -> StoredState | None:
     """The newest stored step into the tensors of `template`; None, for all ranks, if there is none that all can read. Nothing is changed before it is verified."""
     tensors, _ = state_tree.flatten(template, distributed_tensor.is_tensor)
     skipped: list[SkippedCheckpoint] = []
@@ -69,12 +72,18 @@ def restore(template: dict[str, Any], home: Path, limits: StepLimits, shard: Sha
     return None
 
 
-def _candidates(home: Path, at_most: int, skipped: list[SkippedCheckpoint]) -> list[SavedCheckpoint]:
-    try:
-        return list(checkpoint_reader.candidates(home, at_most, skipped))
-    except OSError as error:
-        checkpoint_reader.skip(skipped, home, str(error))
-        return []
+def _candidates(home: StoragePath, at_most: int, skipped: list[SkippedCheckpoint]) -> list[SavedCheckpoint]:
+    """None where the storage does not say; an object store is asked again before, since the network may be back in a moment."""
+    for wait_s in (*(ASK_AGAIN_S if isinstance(home, ObjectPath) else ()), None):
+        try:
+            return list(checkpoint_reader.candidates(home, at_most, skipped))
+        except OSError as error:
+            if wait_s is None:
+                checkpoint_reader.skip(skipped, home, str(error))
+                break
+            _log.warning("%s does not say which checkpoints it has, it is asked again in %g s: %s", home, wait_s, error)
+            threading.Event().wait(wait_s)
+    return []
 
 
 def _read(entry: SavedCheckpoint, tensors: Mapping[str, Any], shard: Shard, *, replicated: bool) -> Callable[[], dict[str, Any]]:
@@ -86,7 +95,7 @@ def _read(entry: SavedCheckpoint, tensors: Mapping[str, Any], shard: Shard, *, r
     wanted = {stored_names.get(name, name): distributed_tensor.local(tensor, first=True, name=name) for name, tensor in tensors.items()}
     new = {stored for name, stored in stored_names.items() if name not in tensors}
     _require_same(manifest.tensors, wanted, new)
-    pieces = list(checkpoint_reader.pieces_of(entry, lambda name, region: name in new or (name in wanted and wanted[name].region.overlap(region) is not None)))
+    pieces = list(checkpoint_reader.pieces_of(entry, lambda name, region: region if name in new else wanted[name].region.overlap(region) if name in wanted else None))
 
     def fill() -> dict[str, Any]:
         filled: dict[str, Any] = {stored_names.get(name, name): tensor for name, tensor in tensors.items()}

@@ -34,6 +34,17 @@ class Region:
         """Where this one begins, counted from the beginning of the other one."""
         return tuple(own - theirs for own, theirs in zip(self.offsets, other.offsets, strict=True))
 
+    def span_in(self, other: "Region") -> tuple[int, int]:
+        """The first of its elements, and that behind the last, counted as `other`, which holds them all, lies in memory.
+
+        >>> Region((2, 0), (1, 3)).span_in(Region((1, 0), (4, 3)))
+        (3, 6)
+        """
+        first = last = 0
+        for begin, length, extent in zip(self.within(other), self.shape, other.shape, strict=True):
+            first, last = first * extent + begin, last * extent + begin + length - 1
+        return first, last + 1
+
     @property
     def _ends(self) -> Extents:
         return tuple(offset + length for offset, length in zip(self.offsets, self.shape, strict=True))

@@ -3,11 +3,11 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import probe
+from eagle_eye.training.object_path import storage_path
 
 from .checkpointing import Checkpointing
 from .fault_injection import InjectedFaults
@@ -94,7 +94,7 @@ def assemble(
 
     return ElasticWorker(
         trained, gradients, reduction_of_step, session, train_state=train_state, monitor=monitor,
-        checkpointing=Checkpointing(save_every, Path(checkpoints) if checkpoints is not None else None),
+        checkpointing=Checkpointing(save_every, storage_path(checkpoints) if checkpoints is not None else None),
         faults=InjectedFaults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
         skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), warm_up=warm_up_if_joining,
     )  # fmt: skip

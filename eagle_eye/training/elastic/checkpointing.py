@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from eagle_eye.training import checkpoint
+from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import WAIT_S, room_text
 from eagle_eye.training.storage_failure import size_text, storage_failure
 
@@ -39,7 +39,7 @@ ReportFailure = Callable[[str, str], None]
 class Checkpointing:
     """`every`: steps between two checkpoints, 0: none but those of a job that has to stop."""
 
-    def __init__(self, every: int, directory: Path | None) -> None:
+    def __init__(self, every: int, directory: StoragePath | None) -> None:
         if every < 0:
             raise ValueError(f"save_every={every}: give a number of steps, or 0 for none")
         self._every, self._directory = every, directory
@@ -76,7 +76,7 @@ class Checkpointing:
         if rank == 0 and self._every:
             self.save_now(train_state, report)
 
-    def save_now(self, train_state: TrainState, report: ReportFailure) -> Path:
+    def save_now(self, train_state: TrainState, report: ReportFailure) -> StoragePath:
         """Save and return the path of the manifest; blocks until it is written. Calls `report` every RETRY_S, also from a thread."""
         why = "an earlier checkpoint is still being written" if self._is_writing(0.0) else ""
         with _every(RETRY_S, lambda: report(why, "")):
@@ -96,13 +96,11 @@ class Checkpointing:
 
     def _why_not(self, train_state: TrainState, error: OSError) -> str:
         home = checkpoint.directory_of(self._directory).absolute()
-        older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
-        newest = f"the newest checkpoint is that of step {older[-1]}" if older else "there is no older checkpoint"
         failure = storage_failure(error, home)
         return (
             f"the state of step {train_state.step} cannot be saved to {home}: {failure.reason}; it needs "
             f"{size_text(sum(train_state.bytes_per_layer))}, {room_text(failure)}. Process {os.getpid()} keeps it and tries again every second: make room "
-            f"there. If the job is ended before, the state is lost: {newest}"
+            f"there. If the job is ended before, the state is lost: {_newest_in(home)}"
         )
 
     def _is_writing(self, wait_s: float | None) -> bool:
@@ -115,14 +113,22 @@ class Checkpointing:
         return False
 
 
-def load_newest(train_state: TrainState, folders: Sequence[Path], at_most: int = -1) -> TransferResult | None:
+def _newest_in(home: StoragePath) -> str:
+    try:
+        older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
+    except OSError:  # a store that is gone
+        return "whether there is an older checkpoint is unknown"
+    return f"the newest checkpoint is that of step {older[-1]}" if older else "there is no older checkpoint"
+
+
+def load_newest(train_state: TrainState, folders: Sequence[StoragePath], at_most: int = -1) -> TransferResult | None:
     """Load the newest whole checkpoint of some folders, nearest first: memory of the node (tmpfs), then storage.
 
     Of two of the same step the nearer one is loaded. `at_most`: the highest step to load (below 0: no limit). Returns None
     if there is none. Raises ConfigError if it is another model's.
     """
     began = time.monotonic()
-    best: tuple[dict[str, object], int, Path] | None = None
+    best: tuple[dict[str, object], int, StoragePath] | None = None
     for folder in folders:
         steps = [entry.step for entry in checkpoint.entries(folder) if entry.finite and (at_most < 0 or entry.step <= at_most)]
         if not steps or (best is not None and max(steps) <= best[1]):

@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from fsspec.implementations.memory import MemoryFileSystem
 
 from eagle_eye.app.cli import main
 from eagle_eye.training import checkpoint
@@ -120,6 +122,41 @@ def test_show_says_what_one_holds(home: Path) -> None:
     facts = json.loads(typed("show", home, "--step", 10, "--json").stdout)
     assert (facts["step"], facts["tensors"]) == (10, {"state.w": {"dtype": "F32", "shape": [4], "shards": [0]}})
     assert "there is no checkpoint of step 11 in" in typed("show", home, "--step", 11).output
+
+
+def test_commands_take_a_url_and_what_is_copied_there_and_back_is_the_same(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    there, back = "memory://models/gpt", tmp_path / "back"
+    for step in (10, 30):
+        assert typed("copy", home, there, "--step", step).exit_code == 0
+    assert "is there already" in typed("copy", home, there, "--step", 30).output
+    assert steps(there) == [10, 30]
+    assert "the newest that can be loaded: step 30, saved" in typed("ls", there).output
+    assert "saved by 2 rank(s) (dp 2)" in typed("show", there).output
+    assert typed("verify", there).exit_code == 0
+    assert typed("copy", there, back).exit_code == 0
+    for shard in checkpoint.entries(back)[0].shards:
+        assert shard.read_bytes() == (home / shard.name).read_bytes()
+    assert checkpoint.load(back)[0]["w"].tolist() == [30.0] * 4
+    assert "deleted: step 10" in typed("prune", there, "--keep", 1).output
+    assert len(MemoryFileSystem.store) == 3, "a manifest and two shards"
+    harmed = shard_of(there, 30)
+    harmed.put(harmed.read_bytes()[:-1] + b"x")
+    assert typed("verify", there).exit_code == 1
+    again = typed("copy", there, "memory://models/other")
+    assert (again.exit_code, "nothing was copied" in again.output) == (1, True)
+    assert len(MemoryFileSystem.store) == 3, "nor was anything left"
+    assert typed("convert", there, "memory://x.pt", "--to", "torch").output.startswith("Error: memory://x.pt is a URL")
+    missing = typed("ls", "memory://nothing")
+    assert (missing.exit_code, "there is no directory memory://nothing" in missing.output) == (1, True)
+
+
+def test_a_store_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    for words, told in ((("ls", "s3://models/gpt"), "pip install 'eagle-eye[s3]'"), (("verify", "nothing://gpt"), "Protocol not known: nothing")):
+        found = typed(*words)
+        assert (found.exit_code, told in found.output, len(found.output.splitlines())) == (1, True, 1)
 
 
 def test_what_is_copied_is_loaded_there_and_nothing_is_overwritten(home: Path, tmp_path: Path) -> None:

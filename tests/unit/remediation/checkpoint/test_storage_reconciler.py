@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from eagle_eye.training import checkpoint
-from eagle_eye.training.checkpoint import checkpoint_directory
+from eagle_eye.training.checkpoint import checkpoint_directory, storage_restore
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.memory_segment import MemorySegment
+from eagle_eye.training.object_path import ObjectPath
 from remediation.checkpoint import staged_copy, storage_reconciler
 from remediation.checkpoint.copy_files import CopyFiles, CopyName
 from remediation.checkpoint.copy_states import Place
@@ -196,6 +198,55 @@ def test_what_a_template_lacks_is_new_and_another_shape_or_a_flipped_bit_is_pass
     assert (found.step, len(found.skipped)) == (1, 1)
     assert "was changed since it was written" in found.skipped[0]
     assert memory.load(state_of(0, 0), at_most=0) is None
+
+
+def test_an_object_store_that_refuses_is_told_once_and_has_the_copy_once_it_does_not(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    monkeypatch.setenv("EAGLE_EYE_CHECKPOINT_DIR", "memory://gpt")
+    ours = node()
+    ours.home = ObjectPath("memory://gpt/memory")
+    ours.reconciler = ours.launcher()
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("Access Denied")
+
+    with monkeypatch.context() as closed:
+        closed.setattr(MemoryFileSystem, "pipe_file", refused)
+        ours.store(7)
+        assert ours.reconcile() == 2.0, "seconds until the next attempt"
+        assert (ours.steps, ours.stored) == ([], [])
+    [told] = ours.refused
+    assert (told.failure.path, told.failure.errno, told.failure.reason, told.failure.free_bytes) == ("memory://gpt/memory", "EACCES", "Access Denied", -1)
+    ours.reconcile()
+    assert [(found.step, found.path) for found in ours.stored] == [(7, ours.home / "step-000000000007.json")]
+    found = ours.load()
+    assert (found.step, same(found.state, state_of(0, 7))) == (7, True)
+    ours.reconciler.roll_back(2, 3)
+    ours.reconcile()
+    assert ours.steps == [], "what a roll-back has overtaken is put aside"
+
+
+def test_an_object_store_that_does_not_say_what_it_has_is_asked_again(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    monkeypatch.setattr(storage_restore, "ASK_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setenv("EAGLE_EYE_CHECKPOINT_DIR", "memory://gpt")
+    ours = node()
+    ours.home = ObjectPath("memory://gpt/memory")
+    ours.reconciler = ours.launcher()
+    ours.store(7)
+    real, asked = MemoryFileSystem.ls, list[str]()
+
+    def ls(self: MemoryFileSystem, path: str, **options: Any) -> Any:
+        asked.append(path)
+        if len(asked) < 3:
+            raise RuntimeError("Could not connect")
+        return real(self, path, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    assert ours.load().step == 7
+    asked.clear()
+    monkeypatch.setattr(storage_restore, "ASK_AGAIN_S", (0.0,))
+    assert ours.load() is None
 
 
 def test_a_launcher_that_was_killed_has_done_some_of_it_and_its_successor_does_the_rest(node: Callable[..., Node]) -> None:

@@ -17,13 +17,14 @@ from eagle_eye.config import CheckpointsConfig
 from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.rpc.command_fence import CommandFence
+from eagle_eye.training.object_path import ObjectPath
 from eagle_eye.types import Layout, RankPlacement
 from fakes.no_descriptors import no_descriptors
 from fakes.paper_settings import settings
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.coordinator.failure_signature import signal_name
 from remediation.launcher.coordinator.quorum import Electorate
-from remediation.launcher.launcher import clean_up
+from remediation.launcher.launcher import clean_up, make_directories
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
@@ -85,6 +86,16 @@ def test_checkpoints_in_memory_are_stored_where_a_directory_is_named_for_them(tm
     assert settings(tmp_path, checkpoint_dir=tmp_path / "gpt", backup=never).stored_copies is None
     assert [each.copies_in_memory for each in (given, settings(tmp_path))] == [3, 2], "a slot more, which is taken while another is written"
     assert given.checkpoint_directories == (tmp_path / "gpt", tmp_path / "gpt" / "memory"), "a roll-back counts both"
+
+
+def test_a_directory_of_checkpoints_may_be_a_url(tmp_path: Path) -> None:
+    given = settings(tmp_path, checkpoint_dir=ObjectPath("memory://models/gpt"))
+    assert given.stored_copies == ObjectPath("memory://models/gpt/memory")
+    assert read_settings(settings_json(given)) == given
+    make_directories(given)
+    with pytest.raises(LaunchError, match=r"--checkpoint-dir nothing://gpt cannot be used: Protocol not known"):
+        make_directories(settings(tmp_path, checkpoint_dir=ObjectPath("nothing://gpt")))
+    assert not list(tmp_path.glob("**/models")), "no folder of that name"
 
 
 def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:

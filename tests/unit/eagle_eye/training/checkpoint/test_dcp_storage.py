@@ -206,4 +206,5 @@ def test_a_save_without_a_coordinator_is_refused(tmp_path: Path) -> None:
         DcpWriter(tmp_path, step=1).set_up_storage_writer(is_coordinator=True, use_collectives=False)
     with pytest.raises(ValueError, match="first step"):
         DcpWriter(tmp_path, step=-1)
-    assert not DcpWriter.validate_checkpoint_id("s3://bucket/run")
+    assert DcpWriter.validate_checkpoint_id("s3://bucket/run")
+    assert not DcpWriter.validate_checkpoint_id("nothing://bucket/run"), "it would be a folder of that name"

@@ -21,7 +21,7 @@ def tensors() -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> ShardFile:
-    return ShardFile("a.safetensors", *shard_file.write(tmp_path / "a.safetensors", tensors()))
+    return shard_file.write(tmp_path / "a.safetensors", tensors())
 
 
 def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
@@ -58,7 +58,7 @@ def test_a_data_type_that_the_format_has_no_word_for_is_refused_by_name(tmp_path
 def test_large_tensors_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_file, "CHUNK_BYTES", 100)
     content = {"x": torch.arange(200.0)}
-    shard = ShardFile("x.safetensors", *shard_file.write(tmp_path / "x.safetensors", content))
+    shard = shard_file.write(tmp_path / "x.safetensors", content)
     assert same(shard_file.tensors_in(shard_file.read(tmp_path, shard), tmp_path), content)
     told: list[int] = []
     shard_file.verify(tmp_path, shard, told.append)
@@ -92,7 +92,7 @@ def test_a_shard_that_is_not_what_was_written_is_refused(tmp_path: Path, written
 
 
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
-    shard = ShardFile("x.safetensors", *shard_file.write(tmp_path / "x.safetensors", {"x": torch.ones(2, dtype=torch.uint8)}))
+    shard = shard_file.write(tmp_path / "x.safetensors", {"x": torch.ones(2, dtype=torch.uint8)})
     whole = (tmp_path / shard.name).read_bytes()
     for bit in range(0, 8 * len(whole), 13):
         data = bytearray(whole)

@@ -4,15 +4,18 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from eagle_eye.training import checkpoint
 from eagle_eye.training.elastic import checkpointing
 from eagle_eye.training.elastic.checkpointing import Checkpointing
+from eagle_eye.training.object_path import ObjectPath
 from fakes.full_disk import file_size_limit
 from fakes.transfer_processes import train_state
 
@@ -135,3 +138,30 @@ def test_where_no_thread_may_be_started_training_waits_for_the_checkpoint(tmp_pa
     said: list[str] = []
     checkpoints.save_last(ours, 0, lambda why, _: said.append(why))
     assert (saved(tmp_path), said) == ([1, 2], [""])
+
+
+def test_the_last_checkpoint_waits_for_an_object_store_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    monkeypatch.setattr(checkpointing, "RETRY_S", 0.01)
+    home, is_gone, said = ObjectPath("memory://gpt"), threading.Event(), list[str]()
+    is_gone.set()
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any, **options: Any) -> Any:
+            if is_gone.is_set():
+                raise RuntimeError("Could not connect to the endpoint URL")
+            return real(*words, **options)
+
+        return call
+
+    for name in ("pipe_file", "ls"):
+        monkeypatch.setattr(MemoryFileSystem, name, refusing(getattr(MemoryFileSystem, name)))
+
+    def say(why: str, _: str) -> None:
+        said.append(why)
+        if "cannot be saved" in why:
+            is_gone.clear()
+
+    ours = train_state(0, steps=1)
+    assert Checkpointing(1, home).save_now(ours, say) == home / "step-000000000001.json"
+    assert any("cannot be saved to memory://gpt: Could not connect" in why and "whether there is an older checkpoint is unknown" in why for why in said)
