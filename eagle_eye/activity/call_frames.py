@@ -227,7 +227,7 @@ class _Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CallFrame:
     """Of a thread: where its code goes on, where its stack ends, and the registers that are known."""
 
     address: int
@@ -235,7 +235,7 @@ class Frame:
     known: Mapping[int, int] = field(default_factory=dict)
 
 
-def calling(frame: Frame, table: UnwindTable, memory: Memory, machine: str, *, returned: bool) -> Frame:
+def calling(frame: CallFrame, table: UnwindTable, memory: Memory, machine: str, *, returned: bool) -> CallFrame:
     """The frame that called this one; `returned`: it is itself one that called. Raises as `UnwindTable`."""
     registers = REGISTERS[machine]
     rules = table.rules(frame.address - returned)  # a call may be the last instruction of its function
@@ -248,7 +248,7 @@ def calling(frame: Frame, table: UnwindTable, memory: Memory, machine: str, *, r
         raise Unreadable("the return address is in a register")
     lost = {register for register, offset in rules.saved.items() if offset is None}
     kept = {register: value for register, value in {**known, **saved}.items() if register not in lost}
-    return Frame(saved[registers.return_address], begin, kept)
+    return CallFrame(saved[registers.return_address], begin, kept)
 
 
 def _word(memory: Memory, address: int) -> int:

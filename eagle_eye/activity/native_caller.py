@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .call_frames import Frame, Memory, Unreadable, UnwindTable, calling
+from .call_frames import CallFrame, Memory, Unreadable, UnwindTable, calling
 
 INTERPRETER = "python"
 """The caller is the interpreter itself: the executable, or libpython."""
@@ -59,7 +59,7 @@ class CodeMap:
     def waiter(self, address: int, stack_pointer: int, instruction: int = 0) -> str:
         """Name of the library whose code waits at an address; '' if it cannot be told. The interpreter's locks are semaphores. `instruction`: where the thread is."""
         try:
-            found = waiting(Frame(instruction, stack_pointer), self._read(), self._table, self._memory, platform.machine())
+            found = waiting(CallFrame(instruction, stack_pointer), self._read(), self._table, self._memory, platform.machine())
             sure = found != INTERPRETER or is_semaphore(self._memory(address, _SEMAPHORE.size))
         except OSError:
             return ""
@@ -101,7 +101,7 @@ def regions(lines: Iterable[str], program: str) -> Iterator[CodeRegion]:
             yield CodeRegion(int(begin, 16), int(end, 16), INTERPRETER if own else name, base)
 
 
-def waiting(frame: Frame, code: tuple[CodeRegion, ...], table_of: Callable[[int], UnwindTable | None], memory: Memory, machine: str) -> str:
+def waiting(frame: CallFrame, code: tuple[CodeRegion, ...], table_of: Callable[[int], UnwindTable | None], memory: Memory, machine: str) -> str:
     """The library from which a thread came into the C or the C++ library; '' if there is none. `table_of`: of a library, by its base. Raises OSError."""
     for depth in range(MOST_FRAMES):
         region = _region(frame.address & _ADDRESS, code)

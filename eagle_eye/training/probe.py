@@ -28,7 +28,7 @@ from . import (
     replica_digest,
 )
 from .fault_drills import AcceleratorError
-from .replica_digest import VALUE, ReplicaDigests
+from .replica_digest import VALUE, DigestSchedule
 from .ring_buffer import (
     BEGAN,
     DONE,
@@ -78,7 +78,7 @@ class Monitor:
         self._records = None if ring is None else StepRecords(ring, self._fault, time_gpu=time_gpu)
         self._ask_gpu = time_gpu and ring is not None
         self._runtime: RuntimeValues | None = None
-        self._digests: ReplicaDigests | None = None
+        self._digests: DigestSchedule | None = None
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
         self._marked = clock_ns()
@@ -247,7 +247,7 @@ class Monitor:
             return
         try:
             given = parameters if callable(parameters) else functools.partial(iter, list(parameters))
-            self._digests = ReplicaDigests(given, self._clock)
+            self._digests = DigestSchedule(given, self._clock)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
@@ -323,7 +323,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
-    def _add_digest(self, digests: ReplicaDigests, step_s: float) -> None:
+    def _add_digest(self, digests: DigestSchedule, step_s: float) -> None:
         """The same. After an error none are taken any more: each may have cost a device's time."""
         try:
             digest = digests.behind(self._step, step_s)

@@ -27,7 +27,7 @@ GPU_BYTES_PER_S = 5e11
 Tensors = Callable[[], Iterable[Any]]
 
 
-class ReplicaDigests:
+class DigestSchedule:
     """Of one worker. `tensors` gives its parameters as they are now."""
 
     def __init__(self, tensors: Tensors, clock_ns: Callable[[], int]) -> None:

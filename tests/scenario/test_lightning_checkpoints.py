@@ -18,7 +18,7 @@ warnings.simplefilter("ignore")
 import torch
 import pytorch_lightning as lightning
 from pytorch_lightning.callbacks import ModelCheckpoint
-from eagle_eye.training.integrations.lightning_checkpoints import CheckpointsInMemory
+from eagle_eye.training.integrations.lightning_checkpoints import MemoryCheckpointCallback
 from eagle_eye.training.integrations.lightning_storage import ShardCheckpointIO
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 
@@ -59,7 +59,7 @@ def main(killed):
     torch.manual_seed(1)
     own = ModelCheckpoint(dirpath="out", every_n_train_steps=3, save_top_k=-1)
     best = ModelCheckpoint(dirpath="best", monitor="score", save_top_k=2)
-    fit(Model(killed), callbacks=[own, best, CheckpointsInMemory()])
+    fit(Model(killed), callbacks=[own, best, MemoryCheckpointCallback()])
     say(saved=sorted(os.listdir("out")), best=[float(each) for each in best.best_k_models.values()])
 """
 

@@ -14,7 +14,7 @@ import json, os, signal, sys, threading, traceback, warnings
 warnings.simplefilter("ignore")
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-from eagle_eye.training.integrations.transformers_checkpoints import CheckpointsInMemory
+from eagle_eye.training.integrations.transformers_checkpoints import MemoryCheckpointTrainer
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -35,7 +35,7 @@ class Told(TrainerCallback):
         if "loss" in logs:
             say(step=state.global_step, loss=logs["loss"], norm=logs["grad_norm"], rate=logs["learning_rate"], epoch=logs["epoch"])
 
-class MyTrainer(CheckpointsInMemory, Trainer): ...
+class MyTrainer(MemoryCheckpointTrainer, Trainer): ...
 
 def main(killed):
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """Lightning with checkpoints in memory: `trainer.fit` goes on from the step that the worker's predecessor was at.
 
-    from eagle_eye.training.integrations.lightning_checkpoints import CheckpointsInMemory
+    from eagle_eye.training.integrations.lightning_checkpoints import MemoryCheckpointCallback
 
-    trainer = Trainer(callbacks=[CheckpointsInMemory()])
+    trainer = Trainer(callbacks=[MemoryCheckpointCallback()])
 
 Before a batch that begins a step the state goes to memory beside that step: module, optimizers, schedulers, scaler, loops, callbacks, data module, random
 generators, and how far the epoch's data were read. `fit` goes on from there where that is newer than the checkpoint that it is given. ModelCheckpoint, or whatever saves to
@@ -29,7 +29,7 @@ _fits = itertools.count(1)
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
-class CheckpointsInMemory(Callback):  # type: ignore[misc]  # of another package, which is not looked into
+class MemoryCheckpointCallback(Callback):  # type: ignore[misc]  # of another package, which is not looked into
     """The names of its methods are Lightning's. `every`: so many steps of the optimizer are between two that are kept."""
 
     def __init__(self, *, every: int = 1) -> None:

@@ -1,9 +1,9 @@
 """transformers.Trainer with checkpoints in memory: a worker's successor goes on from the step that its predecessor was at.
 
     from transformers import Trainer
-    from eagle_eye.training.integrations.transformers_checkpoints import CheckpointsInMemory
+    from eagle_eye.training.integrations.transformers_checkpoints import MemoryCheckpointTrainer
 
-    class MyTrainer(CheckpointsInMemory, Trainer): ...      # or any class derived from Trainer
+    class MyTrainer(MemoryCheckpointTrainer, Trainer): ...      # or any class derived from Trainer
 
     MyTrainer(model=model, args=arguments, train_dataset=dataset).train()
 
@@ -37,7 +37,7 @@ _trainings = itertools.count(1)
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
-class CheckpointsInMemory:
+class MemoryCheckpointTrainer:
     """Put it before the Trainer class. `memory_every`: so many steps are between two that are kept."""
 
     if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class CheckpointsInMemory:
 class _SavesToMemory(TrainerCallback):  # type: ignore[misc]  # of another package, which is not looked into
     """The state before a step is kept, when logs, evaluation and the Trainer's own checkpoint of the step before are done."""
 
-    def __init__(self, trainer: CheckpointsInMemory, memory: MemoryCheckpoints, every: int) -> None:
+    def __init__(self, trainer: MemoryCheckpointTrainer, memory: MemoryCheckpoints, every: int) -> None:
         self._trainer, self._memory, self._every = trainer, memory, every
         self.name = f"training {next(_trainings)}"
         """Of the state in memory."""

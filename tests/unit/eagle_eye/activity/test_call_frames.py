@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_eye.activity.call_frames import Frame, UnwindTable
+from eagle_eye.activity.call_frames import CallFrame, UnwindTable
 from eagle_eye.activity.native_caller import INTERPRETER, MISREAD, CodeMap, CodeRegion, caller, waiting
 from fakes.launchers import wait_until
 
@@ -55,13 +55,13 @@ def test_a_return_address_of_a_call_that_is_over_is_passed(thread: int) -> None:
         return bytes(found)
 
     assert caller(stack_pointer, code, memory, MACHINE) == OVER.library, "a search takes it for the caller"
-    assert waiting(Frame(instruction, stack_pointer), code, process._table, memory, MACHINE) == INTERPRETER
+    assert waiting(CallFrame(instruction, stack_pointer), code, process._table, memory, MACHINE) == INTERPRETER
 
 
 def test_without_a_table_the_stack_is_searched(thread: int) -> None:
     stack_pointer, instruction = (int(word, 16) for word in words_of(thread)[7:9])
     process = CodeMap(os.getpid())
-    assert waiting(Frame(instruction, stack_pointer), process._read(), lambda _: None, process._memory, MACHINE) == INTERPRETER
+    assert waiting(CallFrame(instruction, stack_pointer), process._read(), lambda _: None, process._memory, MACHINE) == INTERPRETER
 
 
 @pytest.mark.parametrize("seed", range(8))

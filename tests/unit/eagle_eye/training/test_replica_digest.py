@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eagle_eye.training.probe import Monitor
-from eagle_eye.training.replica_digest import LEAST, PRIME, VALUE, VARIABLE, ReplicaDigests, digest_of, interval
+from eagle_eye.training.replica_digest import LEAST, PRIME, VALUE, VARIABLE, DigestSchedule, digest_of, interval
 from eagle_eye.training.ring_buffer import RingReader, RingWriter
 from fakes.cuda import Clock
 
@@ -53,7 +53,7 @@ def test_the_interval_is_a_power_of_two_that_keeps_the_cost_below_half_a_percent
         clock.pass_ms(10)
         yield torch.ones(4)
 
-    digests = ReplicaDigests(slow, clock)
+    digests = DigestSchedule(slow, clock)
     taken = [number for number in range(600) if digests.behind(number, 0.02) is not None]
     assert taken == [15, 127, 255, 383, 511]
     assert interval(1e9, 0.001) == 1 << 20
