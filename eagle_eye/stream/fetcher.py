@@ -18,7 +18,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.writable_text import words_of
 
 from . import Message, ReadableStream
-from .record_span import Span, encode_span
+from .record_span import RecordSpan, encode_span
 
 READ_AT_ONCE = 512
 """Records asked of the stream at once: it may unpack what it reads ahead, which is in vain where another fetcher is asked for it."""
@@ -42,6 +42,7 @@ class ChildProcess(Protocol):
     @property
     def exitcode(self) -> int | None: ...
     def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
     def kill(self) -> None: ...
 
 
@@ -49,7 +50,7 @@ class FetcherDied(Exception):
     """A fetcher has ended, or does not answer: another is to be started. The message says what it ended with."""
 
 
-class Fetched(NamedTuple):
+class FetcherAnswer(NamedTuple):
     """What a fetcher has answered."""
 
     number: int
@@ -86,17 +87,17 @@ class Fetcher:
         except Exception as error:  # noqa: BLE001 -- boundary: whoever asked reads it then, and sees what is wrong
             return False, words_of(error).encode()
 
-    def _read(self, offset: int, limit: int) -> Span:
+    def _read(self, offset: int, limit: int) -> RecordSpan:
         """Raises StreamUnavailable."""
         messages, size = list[Message](), 0
         while len(messages) < limit and size < SPAN_BYTES:
             found = self._stream.read(self._topic, self._partition, offset, min(READ_AT_ONCE, limit - len(messages)))
             if not found:
-                return Span(messages, more=False)
+                return RecordSpan(messages, more=False)
             messages += found
             size += sum(len(message.value) for message in found)
             offset = found[-1].offset + 1
-        return Span(messages, more=True)
+        return RecordSpan(messages, more=True)
 
     def _send(self, number: int, read: bool, data: bytes) -> None:
         self._socket.sendall(_ANSWERED.pack(len(data), number, read))
@@ -143,7 +144,7 @@ class FetcherProcess:
         except OSError as error:
             raise FetcherDied(self._why()) from error
 
-    def receive(self, timeout_s: float) -> Fetched | None:
+    def receive(self, timeout_s: float) -> FetcherAnswer | None:
         """The answer to what was asked; None if it is not whole within so many seconds: it may be asked for again. Raises FetcherDied."""
         until = self._clock.monotonic() + timeout_s
         while not self._whole():
@@ -156,7 +157,7 @@ class FetcherProcess:
         if number != self._number:
             raise FetcherDied(f"it has answered question {number}, and was asked {self._number}")
         self.asked = None
-        return Fetched(number, read, data)
+        return FetcherAnswer(number, read, data)
 
     def end(self) -> None:
         """It has nothing to lose."""

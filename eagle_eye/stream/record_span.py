@@ -22,7 +22,7 @@ _COLUMNS = (("offset", "<i8"), ("time", "<f8"), ("key", "<i4"), ("writer", "<i4"
 _Each = TypeVar("_Each", bound=Hashable)
 
 
-class Span(NamedTuple):
+class RecordSpan(NamedTuple):
     """Messages of one partition that follow each other."""
 
     messages: list[Message]
@@ -40,7 +40,7 @@ class _Head(msgspec.Struct, array_like=True, frozen=True):
 _HEADS = msgspec.msgpack.Decoder(_Head)
 
 
-def encode_span(span: Span) -> bytes:
+def encode_span(span: RecordSpan) -> bytes:
     """All messages are of one topic and partition, which whoever reads it knows."""
     messages = span.messages
     keys, key_places = _numbered(messages, lambda message: message.key)
@@ -54,7 +54,7 @@ def encode_span(span: Span) -> bytes:
     return b"".join((_LENGTH.pack(len(head)), head, *arrays, *(message.value for message in messages)))
 
 
-def decode_span(topic: str, partition: int, data: bytes | bytearray | memoryview) -> Span:
+def decode_span(topic: str, partition: int, data: bytes | bytearray | memoryview) -> RecordSpan:
     """Raises ValueError for what is no span."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
@@ -72,7 +72,7 @@ def decode_span(topic: str, partition: int, data: bytes | bytearray | memoryview
     rows = zip(*(column.tolist() for column in (columns["offset"], columns["time"], columns["key"], columns["writer"], begins, ends)), strict=True)
     new, keys, writers = tuple.__new__, head.keys, head.writers
     messages = [new(Message, (topic, partition, offset, keys[key], bytes(view[begin:end]), time, writers[writer])) for offset, time, key, writer, begin, end in rows]
-    return Span(messages, head.more)
+    return RecordSpan(messages, head.more)
 
 
 def _numbered(messages: Sequence[Message], value_of: Callable[[Message], _Each]) -> tuple[tuple[_Each, ...], list[int]]:

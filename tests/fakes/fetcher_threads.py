@@ -66,6 +66,9 @@ class FetcherThread:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self, timeout: float | None = None) -> None:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)

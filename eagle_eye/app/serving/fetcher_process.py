@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 from functools import partial
 
 from eagle_eye.app import plugin_wiring
@@ -18,6 +19,8 @@ from eagle_eye.stream.fetcher_demand import FetcherDemand
 
 from .process_context import ProcessContext
 
+END_S = 5.0
+"""Longer than a server takes to end its fetchers."""
 log = logging.getLogger(__name__)
 
 
@@ -40,6 +43,7 @@ def spawn(config: Config, partition: int, connection: socket.socket) -> ChildPro
 def serve(config: Config, partition: int, connection: socket.socket) -> None:
     """The child process: until its parent ends it, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears of it too, and ends this one
+    signal.signal(signal.SIGTERM, lambda *_: threading.Timer(END_S, os._exit, (0,)).start())  # the same, where a service manager ends all processes of a server
     plugin_wiring.log_to_stderr()
     try:
         Fetcher(connection, open_stream(config, SteadyClock(SystemClock()), checked=True), OBSERVATIONS, partition).run()

@@ -26,6 +26,7 @@ from eagle_eye.config import Config
 from eagle_eye.history.factory import history_service
 from eagle_eye.history.history_metrics import PartitionHistoryMetrics
 from eagle_eye.stream.factory import open_stream
+from eagle_eye.stream.fetcher import ChildProcess
 from eagle_eye.types import Notice
 from eagle_eye.writable_text import words_of
 
@@ -171,16 +172,6 @@ def _exit_within(seconds: float) -> None:
 
 
 # --- the parent ------------------------------------------------------------------------------------------------------------
-
-
-class ChildProcess(Protocol):
-    """What is needed of a process; `multiprocessing` has it."""
-
-    @property
-    def exitcode(self) -> int | None: ...
-    def join(self, timeout: float | None = None) -> None: ...
-    def is_alive(self) -> bool: ...
-    def kill(self) -> None: ...
 
 
 def spawn(config: Config, pipe: Connection) -> ChildProcess:

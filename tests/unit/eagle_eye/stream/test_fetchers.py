@@ -17,7 +17,7 @@ from eagle_eye.stream.fetched_partition import FetchedPartition
 from eagle_eye.stream.fetcher import NOBODY
 from eagle_eye.stream.fetcher_demand import FROM_RECORDS_S, RECORDS_EACH_S, FetcherDemand
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.stream.record_span import Span, decode_span, encode_span
+from eagle_eye.stream.record_span import RecordSpan, decode_span, encode_span
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Notice
 from fakes.fetcher_threads import FetcherThread, by_chance
@@ -148,11 +148,11 @@ def test_a_message_keeps_its_writer_and_whatever_its_value_is() -> None:
         Message(TOPIC, 3, 10, "ключ", b"\xc1refused: why\n" * 1000, 2.5, node),
     ]  # fmt: skip
     for some in (messages, []):
-        assert decode_span(TOPIC, 3, encode_span(Span(some, True))) == (some, True)
+        assert decode_span(TOPIC, 3, encode_span(RecordSpan(some, True))) == (some, True)
 
 
 def test_a_span_that_is_cut_off_or_too_long_is_refused() -> None:
-    data = encode_span(Span([Message(TOPIC, 0, 1, "k", b"value", 1.0)], False))
+    data = encode_span(RecordSpan([Message(TOPIC, 0, 1, "k", b"value", 1.0)], False))
     for torn in (*(data[:end] for end in range(len(data))), data + b"x"):
         with pytest.raises(ValueError, match=r"."):
             decode_span(TOPIC, 0, torn)
