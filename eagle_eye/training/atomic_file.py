@@ -9,14 +9,16 @@ UNFINISHED = ".new"
 """Suffix of a file that is being written; before it comes the pid of the writer."""
 
 
-def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True) -> None:
+def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True, mode: int | None = None) -> None:
     """Put `data`, in one piece or in several, in the place of a file. Raises OSError, and then leaves nothing behind.
 
-    durable: it is on disk when this returns, under its name, whatever happens to the machine.
+    durable: it is on disk when this returns, under its name, whatever happens to the machine. mode: its permissions; None: as the umask leaves them.
     """
     unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             if durable:

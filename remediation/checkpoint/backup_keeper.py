@@ -62,6 +62,7 @@ class BackupKeeper:
     ) -> None:  # fmt: skip
         """`owner`: run/node, for the headers of segments. `find`: where the predecessor serves its copies, asked `anew` or as it
         is known; None: there is none. `stored` takes the step that the predecessor knows to be in storage, and gives the newest that is known here."""
+        self._node = owner.rpartition("/")[2]
         self._files, self._owner, self._find, self._tell, self._stored = files, owner, find, tell, stored
         self._credentials, self._limit, self._stop = credentials, limit_bytes, stop
         self._segments: dict[Path, MemorySegment] = {}
@@ -104,7 +105,7 @@ class BackupKeeper:
         with client.connected() as connection:
             self._connection = connection
             while not self._stop.is_set() and self._find(False) == source:
-                answer = connection.ask({"kind": "due"})
+                answer = connection.ask({"kind": "due", "node": self._node})
                 stored = self._stored(int(answer.get("stored", -1)))
                 names = msgspec.convert(answer.get("copies"), list[CopyName])
                 wanted = frozenset(self._files.backup_path(name.rank, name.world).name for name in names)
@@ -133,7 +134,8 @@ class BackupKeeper:
             self._failed(name, path, error, needed)
             return False
         self._failures.pop(name.file, None)
-        connection.ask({"kind": "settled", "file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken})
+        done = {"file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken}
+        connection.ask({"kind": "settled", "node": self._node, **done})
         return True
 
     def _segment(self, path: Path, description: Description, wanted: frozenset[str], stored: int) -> MemorySegment:
@@ -179,6 +181,7 @@ class BackupKeeper:
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
+        self._files.close()
 
 
 def _fill(client: CopyClient, name: CopyName, description: Description, segment: MemorySegment) -> None:

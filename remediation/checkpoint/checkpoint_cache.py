@@ -22,7 +22,7 @@ from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.types import Layout
 
 from .backup_keeper import BackupFailure, BackupKeeper
-from .backup_ring import neighbour_of, predecessor_of, search_order
+from .backup_ring import BackupRing
 from .copy_files import CopyFiles, CopyName
 from .copy_search import CopySearch, Found, Wanted
 from .copy_server import CopyServer
@@ -106,6 +106,8 @@ class CheckpointCache:
         self._due_since: float | None = None
         self._told_late = False
         self._kept_by: tuple[str, int] = ("", 0)
+        self._ring: tuple[Layout | None, BackupRing] = (None, BackupRing((), {}))
+        """That of a layout: it is made once for each."""
         self._asked_at = float("-inf")
         self._stored_step = -1
         self._sources: dict[str, Source] = {}
@@ -192,7 +194,7 @@ class CheckpointCache:
         layout = self._layout()
         if layout is None or self._server is None or layout.epoch <= 1:
             return Found(state="none", why="nothing was copied to another node before")
-        return self._search.ask(pid, wanted, (self._settings.node, *search_order(self._settings.node, layout.nodes)))
+        return self._search.ask(pid, wanted, (self._settings.node, *self._ring_of(layout).search_order(self._settings.node)))
 
     def stored(self, step: int) -> None:
         """A checkpoint of that step is in storage."""
@@ -218,9 +220,10 @@ class CheckpointCache:
         layout = self._layout()
         now = time.monotonic()
         with self._changed:
-            kept_by = (neighbour_of(self._settings.node, layout.nodes), layout.epoch) if layout is not None else ("", 0)
+            kept_by = (self._ring_of(layout).neighbour_of(self._settings.node), layout.epoch) if layout is not None else ("", 0)
             if kept_by != self._kept_by:
                 self._kept_by, self._copies, self._due_since, self._told_late = kept_by, neighbour_changed(self._copies), None, False
+                self._tell_shared(layout)
             self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
             if self._storage is not None and layout is not None:
                 self._storage.look(seen, files.name_of, partial(_hold, files), layout, now)
@@ -233,6 +236,20 @@ class CheckpointCache:
                 self._due = names
                 self._changed.notify_all()
         self._tell_late(bool(wanted), now)
+
+    def _ring_of(self, layout: Layout) -> BackupRing:
+        """Asked by each thread; two that make the same one at once do no harm."""
+        of, ring = self._ring
+        if of is not layout:
+            ring = BackupRing.of(layout)
+            self._ring = layout, ring
+        return ring
+
+    def _tell_shared(self, layout: Layout | None) -> None:
+        """Once for each layout."""
+        shared = self._ring_of(layout).shared(self._settings.node) if layout is not None and self._server is not None else ""
+        if shared:
+            log.info("checkpoints in memory of %s are kept by %s, on the same %s: if that fails the job goes on from storage", self._settings.node, self._kept_by[0], shared)
 
     def _name(self, files: CopyFiles, place: Place, sequence: int, asked: bool) -> CopyName | None:
         """The due copy, held where somebody is there to fetch it. One that does not fit its digest is broken."""
@@ -263,15 +280,24 @@ class CheckpointCache:
 
     # --- the server's questions, in its threads ----------------------------------------------------------------------
 
-    def _due_names(self, wait_s: float) -> tuple[Sequence[CopyName], int]:
+    def _due_names(self, node: str, wait_s: float) -> tuple[Sequence[CopyName], int]:
         with self._changed:
-            self._asked_at = time.monotonic()
-            self._changed.wait_for(lambda: bool(self._due) or self._stop.is_set(), wait_s)
+            if self._is_neighbour(node):
+                self._asked_at = time.monotonic()
+            self._changed.wait_for(lambda: (bool(self._due) and self._is_neighbour(node)) or self._stop.is_set(), wait_s)
+            if not self._is_neighbour(node):
+                return (), self._stored_step
             self._asked_at = time.monotonic()
             return self._due, self._stored_step
 
-    def _settled(self, place: Place, sequence: int, broken: bool, why: str) -> None:
+    def _is_neighbour(self, node: str) -> bool:
+        """Who was it in the epoch before may still ask, and be fetching. Launchers of before do not say who they are."""
+        return node in {"", self._kept_by[0]}
+
+    def _settled(self, node: str, place: Place, sequence: int, broken: bool, why: str) -> None:
         with self._changed:
+            if not broken and not self._is_neighbour(node):
+                return  # the neighbour of now is to have it, too
             copy = self._copies.get(place)
             self._copies = settled(self._copies, place, sequence, broken=broken)
             self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
@@ -315,7 +341,7 @@ class CheckpointCache:
     def _predecessor(self, anew: bool) -> Source | None:
         """In the keeper's thread. Raises EagleEyeError, TimeoutError."""
         layout = self._layout()
-        node = predecessor_of(self._settings.node, layout.nodes) if layout is not None else ""
+        node = self._ring_of(layout).predecessor_of(self._settings.node) if layout is not None else ""
         if not node or self._loop is None or self._loop.is_closed():
             return None
         return asyncio.run_coroutine_threadsafe(self._source_of(node, anew=anew), self._loop).result(2 * FIND_S)

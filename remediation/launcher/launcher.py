@@ -44,6 +44,7 @@ from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_loss_witness import LauncherLossWitness, marks_of
 from .launcher_settings import LauncherSettings
+from .own_place import OwnPlace
 from .participation import Participation
 from .retransmission import host_of
 from .start_facts import start_facts
@@ -89,9 +90,11 @@ class Launcher:
         self._workers.zygote = self._zygote
         witness = LauncherLossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
         network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock, settings.job))
+        self._place = OwnPlace(settings.node, settings.run_dir, settings.topology)
         part = self._participation = Participation(
             settings, network, self._votes, self._event_log, budget, witness, clock,
             incarnation=self._incarnation, make_store=self._make_store, roll_back=self._roll_back, check_way_back=self._check_way_back,
+            place=self._place.now,
         )  # fmt: skip
         self._elastic = ElasticNode(
             settings, self._workers, self._votes, self._job_file, self._event_log, clock, report=part.report, ask_store=part.ask_store
@@ -149,7 +152,7 @@ class Launcher:
         watches = {
             "the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch,
             "the job file": self._job_file.keep, "the socket of workers": self._inbox.keep, "the socket of elastic workers": self._elastic.sessions.keep,
-            "the comparison with the run before": self._job_changes.tell,
+            "the comparison with the run before": self._job_changes.tell, "the look for this node's place": partial(self._place.watch, self._participation.report),
         }  # fmt: skip
         loops = watches | self._participation.loops
         return [BackgroundLoop(name, begin, self._tell_loop, self._clock).run() for name, begin in loops.items()]

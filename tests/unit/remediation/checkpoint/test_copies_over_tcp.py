@@ -68,7 +68,7 @@ class Node:
         self.folder = folder
         self.settled: list[tuple[Place, int, bool, str]] = []
         self.due: list[CopyName] = []
-        self.server = CopyServer("127.0.0.1", KEY, self.files, lambda _: (self.due, 4), lambda *words: self.settled.append(words), lambda _: None, None)
+        self.server = CopyServer("127.0.0.1", KEY, self.files, lambda *_: (self.due, 4), lambda _node, *words: self.settled.append(words), lambda _: None, None)
 
     def files(self) -> CopyFiles:
         return CopyFiles(self.folder, "ee-", 1)
