@@ -69,6 +69,9 @@ class BackupKeeper:
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
         self._connection: CopyConnection | None = None
+        self._failing: dict[str, str] = {}
+        self.failing = ""
+        """Which copies cannot be kept here, and why; '' while nothing is known to be in the way. Read by other threads."""
 
     def interrupt(self) -> None:
         """From another thread, once `stop` is set: do not wait for an answer."""
@@ -104,6 +107,7 @@ class BackupKeeper:
         client = CopyClient(source, self._credentials)
         with client.connected() as connection:
             self._connection = connection
+            self._failing.clear()
             while not self._stop.is_set() and self._find(False) == source:
                 answer = connection.ask({"kind": "due", "node": self._node})
                 stored = self._stored(int(answer.get("stored", -1)))
@@ -134,6 +138,7 @@ class BackupKeeper:
             self._failed(name, path, error, needed)
             return False
         self._failures.pop(name.file, None)
+        self._fails(name.file, "")
         done = {"file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken}
         connection.ask({"kind": "settled", "node": self._node, **done})
         return True
@@ -169,12 +174,19 @@ class BackupKeeper:
         count = self._failures[name.file] = self._failures.get(name.file, 0) + 1
         delay = min(LONGEST_S, FIRST_S * 2 ** min(count - 1, 16))
         self._retry_at[name.file] = time.monotonic() + delay
+        failure = storage_failure(error, path)
+        self._fails(name.file, f"the copies of rank {name.rank} cannot be kept here: {failure.reason}")
         if count > 1:
             return
-        failure = storage_failure(error, path)
         if error.errno == errno.ENOMEM:
             failure = StorageFailure(failure.path, failure.errno, failure.reason, free_memory())
         self._tell(BackupFailure(name.file, name.step, failure, needed, delay))
+
+    def _fails(self, file: str, why: str) -> None:
+        self._failing.pop(file, None)
+        if why:
+            self._failing[file] = why
+        self.failing = next(iter(self._failing.values()), "")
 
     def close(self) -> None:
         """Let go of the memory; the files stay."""

@@ -113,10 +113,10 @@ class Launcher:
         self._restarting: asyncio.Task[None] | None = None
 
     def _checkpoint_cache(self, credentials: Credentials | None) -> CheckpointCache | None:
-        """None where there is no shared memory, or its checkpoints go nowhere else: neither to another node nor to storage."""
+        """None where there is no shared memory."""
         settings, segments = self._settings, self._workers.segments
         share = settings.backup.backup_share if settings.has_backup else 0.0
-        if segments is None or not (share or settings.stored_copies):
+        if segments is None:
             return None
         cache = CheckpointCache(
             CacheSettings(
@@ -128,7 +128,8 @@ class Launcher:
             partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials, self._event_log.of_job,
         )  # fmt: skip
         self._participation.copies = cache.place
-        self._member.fetch, self._member.stored = cache.fetch, cache.stored
+        self._member.fetch = cache.fetch
+        self._member.checkpoint_events.stored, self._member.checkpoint_events.refused = cache.stored, cache.refused
         return cache
 
     async def run(self, stop: asyncio.Event) -> int:
