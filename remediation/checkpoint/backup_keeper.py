@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """How often it is looked whether there is a predecessor."""
+OVERTAKEN = 3
+"""A copy that its worker has written anew so often in a row, before it was here, is told, and tried less often."""
 BUSY_S = 0.5
 """Pause where something is due that is not to be tried yet."""
 
@@ -69,6 +71,8 @@ class BackupKeeper:
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
         self._connection: CopyConnection | None = None
+        self._overtaken: dict[str, int] = {}
+        """File → how often in a row its copy was written anew before it was here."""
         self._failing: dict[str, str] = {}
         self.failing = ""
         """Which copies cannot be kept here, and why; '' while nothing is known to be in the way. Read by other threads."""
@@ -128,16 +132,18 @@ class BackupKeeper:
             segment = self._segment(path, description, wanted, stored)
             _fill(client, name, description, segment)
         except CopyGone as error:
-            log.debug("%s: %s", name.file, error)
-            return False
+            return self._gone(name, path, error)
         except CopyChanged as error:
             broken = str(error)
+            if _is_gone(client, connection, name):
+                return self._gone(name, path, error)
         except (ConnectionError, TimeoutError):
             raise
         except OSError as error:
             self._failed(name, path, error, needed)
             return False
         self._failures.pop(name.file, None)
+        self._overtaken.pop(name.file, None)
         self._fails(name.file, "")
         done = {"file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken}
         connection.ask({"kind": "settled", "node": self._node, **done})
@@ -170,6 +176,15 @@ class BackupKeeper:
         self._segments[path] = made
         return made
 
+    def _gone(self, name: CopyName, path: Path, error: Exception) -> bool:
+        """Its worker has written the slot anew: once is nothing. With two slots that happens each time where a copy takes longer than two saves are apart."""
+        log.debug("%s: %s", name.file, error)
+        count = self._overtaken[name.file] = self._overtaken.get(name.file, 0) + 1
+        if count >= OVERTAKEN:
+            reason = f"its worker writes the slot anew before the copy is through, {count} times in a row: it has memory for two copies, and they take longer than two saves are apart; save less often, or make room for a third"
+            self._failed(name, path, OSError(errno.EBUSY, reason, str(path)), 0)
+        return False
+
     def _failed(self, name: CopyName, path: Path, error: OSError, needed: int) -> None:
         count = self._failures[name.file] = self._failures.get(name.file, 0) + 1
         delay = min(LONGEST_S, FIRST_S * 2 ** min(count - 1, 16))
@@ -194,6 +209,17 @@ class BackupKeeper:
             segment.close()
         self._segments.clear()
         self._files.close()
+
+
+def _is_gone(client: CopyClient, connection: CopyConnection, name: CopyName) -> bool:
+    """Bytes that do not fit their sums are those of the next copy, where that is written there by now. Raises OSError."""
+    try:
+        client.describe(connection, name)
+    except CopyGone:
+        return True
+    except CopyChanged:
+        return False
+    return False
 
 
 def _fill(client: CopyClient, name: CopyName, description: Description, segment: MemorySegment) -> None:

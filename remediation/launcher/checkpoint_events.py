@@ -9,8 +9,9 @@ from .event_log import EventLog
 SAVED = ("step", "path", "finite")
 UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
 UNSAVED_IN_MEMORY = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
+REDUCED = ("path", "errno", "reason", "free_bytes", "needed_bytes", "slots", "wanted")
 LOADED = ("step", "tier", "source", "why")
-"""Fields of a worker's message that become attributes of checkpoint.saved, checkpoint.failed, checkpoint.memory_failed and checkpoint.loaded."""
+"""Fields of a worker's message that become attributes of checkpoint.saved, checkpoint.failed, checkpoint.memory_failed, checkpoint.memory_reduced and checkpoint.loaded."""
 
 
 class CheckpointEvents:
@@ -33,6 +34,11 @@ class CheckpointEvents:
         elif kind == "memory_checkpoint_failed":
             told = self._tell("checkpoint.memory_failed", worker, message, UNSAVED_IN_MEMORY, "worker {worker} has no checkpoint of step {step} in memory: {reason}")
             self.refused(worker, "memory", told["reason"])
+        elif kind == "memory_checkpoint_reduced":
+            self._tell(
+                "checkpoint.memory_reduced", worker, message, REDUCED,
+                "the memory of worker {worker} holds {slots} copies of its state, not {wanted}: {reason}; what is on its way to another node, or to storage, gives way to saves",
+            )  # fmt: skip
         elif kind == "memory_checkpoint_loaded":
             attributes = _attributes(worker, message, LOADED)
             self._event_log.of_job("checkpoint.loaded", loaded_message(worker, attributes), attributes)
