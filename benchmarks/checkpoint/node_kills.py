@@ -55,6 +55,8 @@ LAYOUT = Layout(
 LOOK_S, SAFE_S = 0.02, 0.005
 """How often a cache looks for its neighbour, and tells which step is safe there."""
 GOES_ON_S = 60.0
+PAUSE_S = 0.05
+"""Between two saves of a trainer with two copies: one that takes longer than two saves are apart never arrives."""
 
 
 class Told:
@@ -119,7 +121,7 @@ class Pair:
     def begin(self, name: str) -> Told:
         """One of the three, which goes on where its predecessor was killed."""
         if name == "trainer":
-            return Told(partial(train_in_memory, self.folder))
+            return Told(partial(train_in_memory, self.folder, pause_s=0.0 if int(os.environ[COPIES_VARIABLE]) > SLOTS else PAUSE_S))
         node = NODES[name == "neighbour"]
         (self.folder / node[1]).unlink(missing_ok=True)
         return Told(lambda told: asyncio.run(serve(node, self.folder, told)))

@@ -112,6 +112,7 @@ class BackupKeeper:
         with client.connected() as connection:
             self._connection = connection
             self._failing.clear()
+            self.failing = ""
             while not self._stop.is_set() and self._find(False) == source:
                 answer = connection.ask({"kind": "due", "node": self._node})
                 stored = self._stored(int(answer.get("stored", -1)))

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ class Launcher:
         return code
 
     def _loops(self) -> list[Coroutine[Any, Any, None]]:
-        watches = {
+        watches: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch,
             "the job file": self._job_file.keep, "the socket of workers": self._inbox.keep, "the socket of elastic workers": self._elastic.sessions.keep,
             "the comparison with the run before": self._job_changes.tell, "the look for this node's place": partial(self._place.watch, self._participation.report),
