@@ -55,7 +55,7 @@ LAYOUT = Layout(
 LOOK_S, SAFE_S = 0.02, 0.005
 """How often a cache looks for its neighbour, and tells which step is safe there."""
 GOES_ON_S = 60.0
-PAUSE_S = 0.05
+PAUSE_S = 0.2
 """Between two saves of a trainer with two copies: one that takes longer than two saves are apart never arrives."""
 
 

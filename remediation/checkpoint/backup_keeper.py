@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """How often it is looked whether there is a predecessor."""
-OVERTAKEN = 3
-"""A copy that its worker has written anew so often in a row, before it was here, is told, and tried less often."""
+OVERTAKEN, OVERTAKEN_S = 3, 4.0
+"""A copy that its worker has written anew so often in a row, before it was here, is told, and the next is tried after a while, so long at the most: saves may come
+at other times by then."""
 BUSY_S = 0.5
 """Pause where something is due that is not to be tried yet."""
 
@@ -183,12 +184,12 @@ class BackupKeeper:
         count = self._overtaken[name.file] = self._overtaken.get(name.file, 0) + 1
         if count >= OVERTAKEN:
             reason = f"its worker writes the slot anew before the copy is through, {count} times in a row: it has memory for two copies, and they take longer than two saves are apart; save less often, or make room for a third"
-            self._failed(name, path, OSError(errno.EBUSY, reason, str(path)), 0)
+            self._failed(name, path, OSError(errno.EBUSY, reason, str(path)), 0, longest_s=OVERTAKEN_S)
         return False
 
-    def _failed(self, name: CopyName, path: Path, error: OSError, needed: int) -> None:
+    def _failed(self, name: CopyName, path: Path, error: OSError, needed: int, *, longest_s: float = LONGEST_S) -> None:
         count = self._failures[name.file] = self._failures.get(name.file, 0) + 1
-        delay = min(LONGEST_S, FIRST_S * 2 ** min(count - 1, 16))
+        delay = min(longest_s, FIRST_S * 2 ** min(count - 1, 16))
         self._retry_at[name.file] = time.monotonic() + delay
         failure = storage_failure(error, path)
         self._fails(name.file, f"the copies of rank {name.rank} cannot be kept here: {failure.reason}")
