@@ -1,11 +1,12 @@
 """Where this node is (its switch, rack and zone, by the configuration, Slurm, labels of Kubernetes and LLDP), and its devices: which port each GPU is next to.
 
 Both are told to each job on the node once, and again when they have changed (`node.place`, `node.devices`): the servers keep them with the job's layout.
+For the launchers on the node, which read no stream, the place is in a file of the run directory as well.
 """
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +17,8 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import TopologyConfig
 from eagle_eye.configured_places import ConfiguredPlaces
 from eagle_eye.node_devices import NODE_DEVICES, NodeGpu, NodePort, devices_attributes
-from eagle_eye.node_places import NODE_PLACE
+from eagle_eye.node_places import NODE_PLACE, joined
+from eagle_eye.place_file import NAME, read_place, write_place
 from eagle_eye.ranges import Seconds
 from eagle_eye.types import Event, Kind, NodePlace
 
@@ -118,11 +120,24 @@ class NodeTopologyCollector:
         self._place = self._sources.place(self._lldp.known, [port.interface.name for port in fabric if port.interface is not None])
         self._ports = [self._node_port(port, rails[port.name]) for port in fabric]
         self._gpus = self._node_gpus(fabric)
-        problems = tuple(filter(None, (*self._sources.problems, self._lldp.problem)))
+        problems = tuple(filter(None, (*self._sources.problems, self._lldp.problem, self._leave_place())))
         for problem in problems:
             if problem not in self.problems:
                 log.warning("%s", problem)
         self.problems = problems
+
+    def _leave_place(self) -> str:
+        """For the launchers here, once it is known; why that cannot be, '' if it can."""
+        run_dir = Path(self.run_dir)
+        if not self._lldp.settled or read_place(run_dir, self.node) == self._place:
+            return ""
+        try:
+            write_place(run_dir, self.node, self._place)
+        except FileNotFoundError:  # no launcher has run here yet
+            return ""
+        except OSError as error:
+            return f"{run_dir / NAME} cannot be written ({error.strerror}): launchers here do not know the switch of their node; let the agent write there"
+        return ""
 
     def _find_ports(self) -> None:
         rates = {}
@@ -187,20 +202,6 @@ class PlaceSources:
     def problems(self) -> tuple[str, ...]:
         """What could not be used at the last look, each with its remedy."""
         return tuple(filter(None, (self._slurm.problem, self._labels.problem)))
-
-
-def joined(places: Iterable[NodePlace]) -> NodePlace:
-    """Of several places the first value of each kind; `source` names those that gave one.
-
-    >>> joined([NodePlace(rack="r1", source="configuration"), NodePlace(switch="s1", rack="b1", source="slurm")])
-    NodePlace(schema=1, switch='s1', rack='r1', zone='', source='configuration,slurm')
-    """
-    known = NodePlace()
-    for place in places:
-        switch, rack, zone = known.switch or place.switch, known.rack or place.rack, known.zone or place.zone
-        if (switch, rack, zone) != (known.switch, known.rack, known.zone):
-            known = NodePlace(switch=switch, rack=rack, zone=zone, source=f"{known.source},{place.source}".lstrip(","))
-    return known
 
 
 def place_of_neighbors(neighbors: Mapping[str, LldpNeighbor], fabric: Sequence[str]) -> NodePlace:

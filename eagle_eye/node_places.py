@@ -4,7 +4,7 @@ job's layout.
 An event is told once: the owner of the partition writes the layout down again and again, and who begins to read later has the places from there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -25,6 +25,20 @@ def place_told(event: Event) -> NodePlace | None:
         return None
     switch, rack, zone, source = told
     return NodePlace(switch=switch, rack=rack, zone=zone, source=source)
+
+
+def joined(places: Iterable[NodePlace]) -> NodePlace:
+    """Of several places the first value of each kind; `source` names those that gave one.
+
+    >>> joined([NodePlace(rack="r1", source="configuration"), NodePlace(switch="s1", rack="b1", source="slurm")])
+    NodePlace(schema=1, switch='s1', rack='r1', zone='', source='configuration,slurm')
+    """
+    known = NodePlace()
+    for place in places:
+        switch, rack, zone = known.switch or place.switch, known.rack or place.rack, known.zone or place.zone
+        if (switch, rack, zone) != (known.switch, known.rack, known.zone):
+            known = NodePlace(switch=switch, rack=rack, zone=zone, source=f"{known.source},{place.source}".lstrip(","))
+    return known
 
 
 class NodePlaces:

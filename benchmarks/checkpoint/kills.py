@@ -68,8 +68,8 @@ def is_torn(state: dict[str, Any], step: int) -> bool:
 # --- the trainers: each saves for ever, and says what is safe ------------------------------------------------------------
 
 
-def train_in_memory(home: Path, tell: Callable[[int], None]) -> None:
-    """The tensors are parameters of an optimizer that adds 1 to each: copied beside the next step, which waits for the rest."""
+def train_in_memory(home: Path, tell: Callable[[int], None], *, pause_s: float = 0.0) -> None:
+    """The tensors are parameters of an optimizer that adds 1 to each: copied beside the next step, which waits for the rest. `pause_s`: after each step."""
     parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state_of(0).items()}
     optimizer = torch.optim.SGD(parameters.values(), lr=1.0)
     memory = MemoryCheckpoints([optimizer], home / SEGMENT)
@@ -83,6 +83,7 @@ def train_in_memory(home: Path, tell: Callable[[int], None]) -> None:
         step += 1
         memory.save(parameters, step)
         tell(memory.safe_step)
+        time.sleep(pause_s)
 
 
 def train_to_storage(home: Path, tell: Callable[[int], None]) -> None:

@@ -179,7 +179,7 @@ def served(folder: Path, prefix: str) -> Iterator[Source]:
     read, written = os.pipe()
 
     def serve() -> None:
-        server = CopyServer("127.0.0.1", KEY, lambda: CopyFiles(folder, prefix, 1), lambda _: ((), -1), lambda *_: None, lambda _: None, None)
+        server = CopyServer("127.0.0.1", KEY, lambda: CopyFiles(folder, prefix, 1), lambda *_: ((), -1), lambda *_: None, lambda _: None, None)
         os.write(written, str(server.source.port).encode())
         signal.pause()
 

@@ -5,6 +5,7 @@
 Trainer, launcher and neighbour are processes of their own. After the kill what is there is read: each slot of the trainer's segment and of the neighbour's
 that says that it is whole has to be, digests, sums and values, and there has to be one of a step that was said to be safe, or of a later one. Who was killed
 begins again, and a later step has to arrive on the neighbour. Last the trainer and its node are lost: its state is fetched from the neighbour and loaded.
+With `--slots 2` the trainer has memory for two copies, as where a node has no room for three: what is fetched gives way to saves.
 """
 
 import argparse
@@ -54,6 +55,8 @@ LAYOUT = Layout(
 LOOK_S, SAFE_S = 0.02, 0.005
 """How often a cache looks for its neighbour, and tells which step is safe there."""
 GOES_ON_S = 60.0
+PAUSE_S = 0.2
+"""Between two saves of a trainer with two copies: one that takes longer than two saves are apart never arrives."""
 
 
 class Told:
@@ -118,7 +121,7 @@ class Pair:
     def begin(self, name: str) -> Told:
         """One of the three, which goes on where its predecessor was killed."""
         if name == "trainer":
-            return Told(partial(train_in_memory, self.folder))
+            return Told(partial(train_in_memory, self.folder, pause_s=0.0 if int(os.environ[COPIES_VARIABLE]) > SLOTS else PAUSE_S))
         node = NODES[name == "neighbour"]
         (self.folder / node[1]).unlink(missing_ok=True)
         return Told(lambda told: asyncio.run(serve(node, self.folder, told)))
@@ -233,7 +236,7 @@ async def fetch(pair: Pair) -> Path | None:
     return fetched_beside(pair.own) if answer.state == "done" else None
 
 
-def rows(moments: int, seed: int) -> list[Row]:
+def rows(moments: int, seed: int, slots: int) -> list[Row]:
     """So many moments for each of the three."""
     found = []
     for number, killed in enumerate(KILLED):
@@ -243,7 +246,8 @@ def rows(moments: int, seed: int) -> list[Row]:
                 outcomes.append(moment(Path(folder), killed, LONGEST_S * Random((seed << 34) + (number << 32) + each).random()))
         torn, lost, under_way = (sum(values) for values in zip(*outcomes, strict=True))
         figure = f"{moments} kills: {torn} torn, {lost} older than what was safe or nothing; it went on each time; {under_way} met a copy that was not whole, and said so"
-        found.append(Row(f"{killed} killed while each step goes to memory and to a second node; then the node is lost", figure, "0 torn, 0 lost", not torn and not lost))
+        room = "" if slots == SLOTS_WITH_BACKUP else f" ({slots} copies in memory)"
+        found.append(Row(f"{killed} killed while each step goes to memory{room} and to a second node; then the node is lost", figure, "0 torn, 0 lost", not torn and not lost))
     return found
 
 
@@ -252,6 +256,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=67, help="for each of the three")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slots", type=int, choices=(SLOTS, SLOTS_WITH_BACKUP), default=SLOTS_WITH_BACKUP, help="copies for which the trainer has memory")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -259,8 +264,8 @@ def main() -> int:
     logging.getLogger("eagle_eye").setLevel(logging.ERROR)
     for name in [name for name in os.environ if name.startswith("EAGLE_EYE_")]:
         del os.environ[name]
-    os.environ |= {**of_ours(), COPIES_VARIABLE: str(SLOTS_WITH_BACKUP)}  # as a launcher does that has a neighbour
-    return report(rows(options.moments, options.seed), options.json, "kills on two nodes")
+    os.environ |= {**of_ours(), COPIES_VARIABLE: str(options.slots)}  # as a launcher does that has a neighbour
+    return report(rows(options.moments, options.seed, options.slots), options.json, "kills on two nodes")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from dashboard.figures.worker_map import LATELY_S, named, slowest, worker_map
 from dashboard.html import Column, Safe, Tile
 from dashboard.page_header import heading, heading_with_span
 from dashboard.pages.cluster import STATES
-from dashboard.queries import cluster, job
+from dashboard.queries import cluster, job, safe_steps
 from dashboard.queries.cluster import JobRow
 from dashboard.queries.job import FURTHER_METRICS, WORKER_METRICS, TimelineMark, WorkerHeat
 from dashboard.queries.steps import Pause
 from dashboard.sources import Sources
 from dashboard.viewer import Viewer
+from eagle_eye.checkpoint_safety import TIER_NAMES, JobSafety, SafeStep
 from eagle_eye.errors import AccessDenied
 
 PAGE = {"title": "Jobs", "order": 3, "figures_first": True}
@@ -52,6 +53,7 @@ def show() -> None:
         _other(names, chosen)
     every = viewer.every(known)
     error_boundary.live(lambda: _top(known, chosen, span), every=every)
+    error_boundary.live(lambda: _safe(known, chosen), every=every)
     error_boundary.live(lambda: _timeline(known, reader, chosen, span), every=every)
     if chosen in names:
         error_boundary.live(lambda: _workers(known, reader, chosen, span), every=every)
@@ -107,6 +109,33 @@ def _utilisation(line: JobRow) -> Iterator[Tile]:
     """None where no worker tells its model's operations."""
     if math.isfinite(line.mfu_percent):
         yield Tile("MFU", formatting.percent(line.mfu_percent / 100), "model's operations, share of the GPUs' peak")
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def _safe(known: Sources, chosen: str) -> None:
+    import streamlit as st
+
+    safety = safe_steps.of_job(known, chosen)
+    if safety.tiers:
+        st.html(html.joined(html.section("Newest safe checkpoint", "from the newest that is left the job goes on after a failure"), safe_table(safety, known.now()), *map(shared, safety.shared)))
+
+
+def safe_table(safety: JobSafety, now: float) -> Safe:
+    """A row for each tier: step, age of its state, and what keeps a newer one from being safe there."""
+    columns = (Column("Safe"), Column("Step"), Column("Saved"), Column("", grows=True))
+    return html.table(columns, (_tier(tier, safety.tiers[tier], now) for tier in TIER_NAMES if tier in safety.tiers), caption="Newest safe checkpoint")
+
+
+def _tier(tier: str, safe: SafeStep, now: float) -> Sequence[object]:
+    step = f"{safe.step:,}" if safe.step >= 0 else html.badge("none", "warning")
+    return formatting.capital(TIER_NAMES[tier]), step, formatting.relative(safe.time or None, now), html.badge(safe.failure, "warning") if safe.failure else ""
+
+
+def shared(pair: str) -> Safe:
+    """Copies that one failure takes together with their originals."""
+    return html.tagged("p", f"Both copies of {pair}: if that fails, the job goes on from storage.", "ee-second")
 
 
 # --- over time -------------------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ def launcher_settings(
         stream=config.stream,
         stall=config.stall,
         backup=config.checkpoints,
+        topology=config.topology,
         access=config.access,
         insecure=config.server.insecure,
         lease_s=config.server.lease_s,

@@ -61,7 +61,7 @@ class Retention(Database):
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
     findings, notices, outbox, approvals, suppressions = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.suppressions
-    approval_links, alerts, owners = tables.approval_links, tables.alerts, tables.job_owners
+    approval_links, alerts, owners, safe = tables.approval_links, tables.alerts, tables.job_owners, tables.safe_checkpoints
     return [
         (alerts, alerts.c.id, alerts.c.over.is_not(None) & (alerts.c.over < before)),
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
@@ -71,5 +71,6 @@ def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[
         (approvals, approvals.c.number, approvals.c.expires < before),
         (approval_links, approval_links.c.hash, approval_links.c.expires < before),
         (owners, owners.c.job, owners.c.job.not_in(select(tables.jobs.c.job)) & (owners.c.changed < before)),
+        (safe, safe.c.job, safe.c.job.not_in(select(tables.jobs.c.job)) & (safe.c.time < before)),
         (suppressions, suppressions.c.id, suppressions.c.until.is_not(None) & (suppressions.c.until < before)),
     ]

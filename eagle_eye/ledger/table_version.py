@@ -1,4 +1,4 @@
 """The version of the ledger's tables, known without loading them."""
 
-VERSION = "0006"
+VERSION = "0007"
 """The revision of migrations/ that tables.py is."""

@@ -277,3 +277,12 @@ changes = Table(
     Index(None, "job", "time"),
     Index(None, "time"),
 )
+
+safe_checkpoints = Table(
+    "safe_checkpoints",
+    metadata,
+    Column("job", String(400), primary_key=True),
+    Column("node", String(255), primary_key=True),
+    Column("time", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)

@@ -11,21 +11,23 @@ UNFINISHED = ".new"
 """Suffix of a file that is being written; before it comes the pid of the writer."""
 
 
-def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True) -> None:
+def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True, mode: int | None = None) -> None:
     """Put `data`, in one piece or in several, in the place of a file. Raises OSError, and then leaves nothing behind.
 
-    durable: it is on disk when this returns, under its name, whatever happens to the machine.
+    durable: it is on disk when this returns, under its name, whatever happens to the machine. mode: its permissions; None: as the umask leaves them.
     """
-    with replacement(path, durable=durable) as file:
+    with replacement(path, durable=durable, mode=mode) as file:
         file.writelines([data] if isinstance(data, bytes) else data)
 
 
 @contextmanager
-def replacement(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def replacement(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[BinaryIO]:
     """As `replace`, for who writes to the file in the block: it has the name at its end."""
     unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             yield file
             file.flush()
             if durable:

@@ -56,6 +56,6 @@ LATE_S = 3.0
 
 SNAPSHOT_EVENTS = frozenset({
     "epoch.started", "restart.delayed", "budget.exhausted", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done",
-    "node.changed", "job.changed",
+    "node.changed", "job.changed", "checkpoint.safe",
 })  # fmt: skip
 """Names of the events that a snapshot carries; other events reach the leader as evidence of findings."""

@@ -64,7 +64,7 @@ class Layout(Noun, frozen=True, kw_only=True):
     in_place: bool = False
     """Its elastic workers continue from the epoch before, without new processes."""
     places: dict[str, NodePlace] = {}
-    """Node → where it is, as its agent says; the detecting servers fill it in, a coordinator leaves it empty."""
+    """Node → where it is: what the launchers knew when the epoch began, and, in the servers' copy, what agents have said since."""
 
     @property
     def workers(self) -> tuple[str, ...]:

@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """How often it is looked whether there is a predecessor."""
+OVERTAKEN, OVERTAKEN_S = 3, 4.0
+"""A copy that its worker has written anew so often in a row, before it was here, is told, and the next is tried after a while, so long at the most: saves may come
+at other times by then."""
 BUSY_S = 0.5
 """Pause where something is due that is not to be tried yet."""
 
@@ -62,12 +65,18 @@ class BackupKeeper:
     ) -> None:  # fmt: skip
         """`owner`: run/node, for the headers of segments. `find`: where the predecessor serves its copies, asked `anew` or as it
         is known; None: there is none. `stored` takes the step that the predecessor knows to be in storage, and gives the newest that is known here."""
+        self._node = owner.rpartition("/")[2]
         self._files, self._owner, self._find, self._tell, self._stored = files, owner, find, tell, stored
         self._credentials, self._limit, self._stop, self._spent = credentials, limit_bytes, stop, spent
         self._segments: dict[Path, MemorySegment] = {}
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
         self._connection: CopyConnection | None = None
+        self._overtaken: dict[str, int] = {}
+        """File → how often in a row its copy was written anew before it was here."""
+        self._failing: dict[str, str] = {}
+        self.failing = ""
+        """Which copies cannot be kept here, and why; '' while nothing is known to be in the way. Read by other threads."""
 
     def interrupt(self) -> None:
         """From another thread, once `stop` is set: do not wait for an answer."""
@@ -103,8 +112,10 @@ class BackupKeeper:
         client = CopyClient(source, self._credentials, self._spent)
         with client.connected() as connection:
             self._connection = connection
+            self._failing.clear()
+            self.failing = ""
             while not self._stop.is_set() and self._find(False) == source:
-                answer = connection.ask({"kind": "due"})
+                answer = connection.ask({"kind": "due", "node": self._node})
                 stored = self._stored(int(answer.get("stored", -1)))
                 names = msgspec.convert(answer.get("copies"), list[CopyName])
                 wanted = frozenset(self._files.backup_path(name.rank, name.world).name for name in names)
@@ -123,17 +134,21 @@ class BackupKeeper:
             segment = self._segment(path, description, wanted, stored)
             _fill(client, name, description, segment)
         except CopyGone as error:
-            log.debug("%s: %s", name.file, error)
-            return False
+            return self._gone(name, path, error)
         except CopyChanged as error:
             broken = str(error)
+            if _is_gone(client, connection, name):
+                return self._gone(name, path, error)
         except (ConnectionError, TimeoutError):
             raise
         except OSError as error:
             self._failed(name, path, error, needed)
             return False
         self._failures.pop(name.file, None)
-        connection.ask({"kind": "settled", "file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken})
+        self._overtaken.pop(name.file, None)
+        self._fails(name.file, "")
+        done = {"file": name.file, "slot": name.slot, "sequence": name.sequence, "broken": bool(broken), "why": broken}
+        connection.ask({"kind": "settled", "node": self._node, **done})
         return True
 
     def _segment(self, path: Path, description: Description, wanted: frozenset[str], stored: int) -> MemorySegment:
@@ -163,22 +178,50 @@ class BackupKeeper:
         self._segments[path] = made
         return made
 
-    def _failed(self, name: CopyName, path: Path, error: OSError, needed: int) -> None:
+    def _gone(self, name: CopyName, path: Path, error: Exception) -> bool:
+        """Its worker has written the slot anew: once is nothing. With two slots that happens each time where a copy takes longer than two saves are apart."""
+        log.debug("%s: %s", name.file, error)
+        count = self._overtaken[name.file] = self._overtaken.get(name.file, 0) + 1
+        if count >= OVERTAKEN:
+            reason = f"its worker writes the slot anew before the copy is through, {count} times in a row: it has memory for two copies, and they take longer than two saves are apart; save less often, or make room for a third"
+            self._failed(name, path, OSError(errno.EBUSY, reason, str(path)), 0, longest_s=OVERTAKEN_S)
+        return False
+
+    def _failed(self, name: CopyName, path: Path, error: OSError, needed: int, *, longest_s: float = LONGEST_S) -> None:
         count = self._failures[name.file] = self._failures.get(name.file, 0) + 1
-        delay = min(LONGEST_S, FIRST_S * 2 ** min(count - 1, 16))
+        delay = min(longest_s, FIRST_S * 2 ** min(count - 1, 16))
         self._retry_at[name.file] = time.monotonic() + delay
+        failure = storage_failure(error, path)
+        self._fails(name.file, f"the copies of rank {name.rank} cannot be kept here: {failure.reason}")
         if count > 1:
             return
-        failure = storage_failure(error, path)
         if error.errno == errno.ENOMEM:
             failure = StorageFailure(failure.path, failure.errno, failure.reason, free_memory())
         self._tell(BackupFailure(name.file, name.step, failure, needed, delay))
+
+    def _fails(self, file: str, why: str) -> None:
+        self._failing.pop(file, None)
+        if why:
+            self._failing[file] = why
+        self.failing = next(iter(self._failing.values()), "")
 
     def close(self) -> None:
         """Let go of the memory; the files stay."""
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
+        self._files.close()
+
+
+def _is_gone(client: CopyClient, connection: CopyConnection, name: CopyName) -> bool:
+    """Bytes that do not fit their sums are those of the next copy, where that is written there by now. Raises OSError."""
+    try:
+        client.describe(connection, name)
+    except CopyGone:
+        return True
+    except CopyChanged:
+        return False
+    return False
 
 
 def _fill(client: CopyClient, name: CopyName, description: Description, segment: MemorySegment) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError, TemporaryError
+from eagle_eye.training.checkpoint.memory_segment import SUFFIX
 from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
@@ -25,7 +26,7 @@ from eagle_eye.types import Layout
 
 from .backup_interval import BackupInterval
 from .backup_keeper import BackupFailure, BackupKeeper
-from .backup_ring import neighbour_of, predecessor_of, search_order
+from .backup_ring import BackupRing
 from .copy_files import CopyFiles, CopyName
 from .copy_search import CopySearch, Found, Wanted
 from .copy_server import CopyServer
@@ -43,6 +44,7 @@ from .copy_states import (
     stored,
 )
 from .copy_wire import ProcessorTime, Source
+from .safety_report import NOWHERE, SafetyReport, Whereabouts, safety_text
 from .storage_interval import StorageInterval
 from .stored_copies import GATHER_S, EmitStored, StoredCopies
 
@@ -115,6 +117,11 @@ class CheckpointCache:
         self._due_since: float | None = None
         self._told_late = False
         self._kept_by: tuple[str, int] = ("", 0)
+        self._ring: tuple[Layout | None, BackupRing] = (None, BackupRing((), {}))
+        """That of a layout: it is made once for each."""
+        self._where = NOWHERE
+        self._safety = SafetyReport(time.time, stores=settings.storage is not None)
+        self._keeper: BackupKeeper | None = None
         self._asked_at = float("-inf")
         self._stored_step = -1
         self._sources: dict[str, Source] = {}
@@ -132,7 +139,7 @@ class CheckpointCache:
         if settings.storage is None:
             return None
         interval = StorageInterval(settings.storage_interval_s, tuned=settings.tune_interval, now=time.monotonic())
-        return StoredCopies(settings.storage, settings.node, settings.run, interval, self._files, self._report_stored, self._in_storage, self._is_broken, self._stop)
+        return StoredCopies(settings.storage, settings.node, settings.run, interval, self._files, self._emit, self._in_storage, self._is_broken, self._stop)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -143,8 +150,7 @@ class CheckpointCache:
             self._begin("are not copied to another node", self._begin_backup)
         if self._storage is not None:
             self._begin("are not stored", partial(self._start_thread, self._storage.run))
-        if self._threads:
-            self._begin("are not copied or stored", partial(self._start_thread, self._watch))
+        self._begin("are not looked at", partial(self._start_thread, self._watch))
 
     def _begin(self, what: str, begin: Callable[[], None]) -> None:
         try:
@@ -154,7 +160,7 @@ class CheckpointCache:
 
     def _begin_backup(self) -> None:
         self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials, self._spent)
-        keeper = BackupKeeper(
+        keeper = self._keeper = BackupKeeper(
             self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self._in_storage,
             self._credentials, self._settings.limit_bytes, self._stop, self._spent,
         )  # fmt: skip
@@ -169,7 +175,7 @@ class CheckpointCache:
     async def store_newest(self, wait_s: float) -> None:
         """The job ends, and so do its segments: bring the newest step to storage, if one is to be stored at all. Waits so long at the most."""
         storage, layout = self._storage, self._layout()
-        if storage is None or layout is None or not self._threads:
+        if storage is None or layout is None:
             return
         files = self._files()
         try:
@@ -209,11 +215,22 @@ class CheckpointCache:
         layout = self._layout()
         if layout is None or self._server is None or layout.epoch <= 1:
             return Found(state="none", why="nothing was copied to another node before")
-        return self._search.ask(pid, wanted, (self._settings.node, *search_order(self._settings.node, layout.nodes)))
+        return self._search.ask(pid, wanted, (self._settings.node, *self._ring_of(layout).search_order(self._settings.node)))
 
     def stored(self, step: int) -> None:
         """A checkpoint of that step is in storage."""
         self._in_storage(step)
+
+    def refused(self, worker: str, tier: str, why: str) -> None:
+        """A worker of ours says that memory or storage has refused its checkpoint."""
+        slot = worker.rpartition("/")[2]
+        with self._changed:
+            if tier == "storage":
+                self._safety.storage_refused(why)
+            elif slot.isdecimal():
+                file = self._settings.prefix + slot + SUFFIX
+                newest = max((copy.sequence for place, copy in self._copies.items() if place.file == file), default=-1)
+                self._safety.memory_refused(file, newest, why)
 
     # --- the copies of this node -----------------------------------------------------------------------------------
 
@@ -222,7 +239,8 @@ class CheckpointCache:
 
     def _watch(self) -> None:
         files = self._files()
-        while not self._stop.wait(POLL_S if self._copies else IDLE_S):
+        is_waited_for = self._server is not None or self._storage is not None
+        while not self._stop.wait(POLL_S if self._copies and is_waited_for else IDLE_S):
             try:
                 self._look(files)
             except Exception:  # boundary: nobody else would look at them
@@ -235,10 +253,11 @@ class CheckpointCache:
         layout = self._layout()
         now = time.monotonic()
         with self._changed:
-            kept_by = (neighbour_of(self._settings.node, layout.nodes), layout.epoch) if layout is not None else ("", 0)
+            kept_by = (self._neighbour(layout), layout.epoch) if layout is not None else ("", 0)
             if kept_by != self._kept_by:
                 self._kept_by, self._copies, self._due_since, self._told_late = kept_by, neighbour_changed(self._copies), None, False
                 self._interval.begin_anew()
+                self._where = self._whereabouts(layout)
             self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
             if self._storage is not None and layout is not None:
                 self._storage.look(seen, files.name_of, partial(_hold, files), layout, now)
@@ -250,7 +269,37 @@ class CheckpointCache:
             if names != self._due:
                 self._due = names
                 self._changed.notify_all()
+            told = self._safety.look(self._copies, lambda place: files.name_of(place) is not None, self._where, self._stored_step, self._failures(), now)
         self._tell_late(bool(wanted), now)
+        if told is not None:
+            self._emit("checkpoint.safe", safety_text(told), told)
+
+    def _ring_of(self, layout: Layout) -> BackupRing:
+        """Asked by each thread; two that make the same one at once do no harm."""
+        of, ring = self._ring
+        if of is not layout:
+            ring = BackupRing.of(layout)
+            self._ring = layout, ring
+        return ring
+
+    def _neighbour(self, layout: Layout) -> str:
+        return self._ring_of(layout).neighbour_of(self._settings.node) if self._server is not None else ""
+
+    def _whereabouts(self, layout: Layout | None) -> Whereabouts:
+        """Of a layout that has just begun; a copy in its own failure domain is told once."""
+        kept_by, epoch = self._kept_by
+        if layout is None:
+            return NOWHERE
+        shared = self._ring_of(layout).shared(self._settings.node) if kept_by else ""
+        if shared:
+            log.info("checkpoints in memory of %s are kept by %s, on the same %s: if that fails the job goes on from storage", self._settings.node, kept_by, shared)
+        return Whereabouts(kept_by, epoch, shared, len(layout.nodes))
+
+    def _failures(self) -> dict[str, str]:
+        """Tier → what keeps a newer checkpoint from being safe there."""
+        late = f"{self._kept_by[0]} has not asked for the copies for {LATE_S:g} s" if self._told_late else ""
+        backup = late or (self._keeper.failing if self._keeper is not None else "")
+        return {"backup": backup, "storage": self._storage.failing if self._storage is not None else ""}
 
     def _chosen(self, now: float) -> dict[Place, Copy]:
         """What is to be sent."""
@@ -289,15 +338,24 @@ class CheckpointCache:
 
     # --- the server's questions, in its threads ----------------------------------------------------------------------
 
-    def _due_names(self, wait_s: float) -> tuple[Sequence[CopyName], int]:
+    def _due_names(self, node: str, wait_s: float) -> tuple[Sequence[CopyName], int]:
         with self._changed:
-            self._asked_at = time.monotonic()
-            self._changed.wait_for(lambda: bool(self._due) or self._stop.is_set(), wait_s)
+            if self._is_neighbour(node):
+                self._asked_at = time.monotonic()
+            self._changed.wait_for(lambda: (bool(self._due) and self._is_neighbour(node)) or self._stop.is_set(), wait_s)
+            if not self._is_neighbour(node):
+                return (), self._stored_step
             self._asked_at = time.monotonic()
             return self._due, self._stored_step
 
-    def _settled(self, place: Place, sequence: int, broken: bool, why: str) -> None:
+    def _is_neighbour(self, node: str) -> bool:
+        """Who was it in the epoch before may still ask, and be fetching. Launchers of before do not say who they are."""
+        return node in {"", self._kept_by[0]}
+
+    def _settled(self, node: str, place: Place, sequence: int, broken: bool, why: str) -> None:
         with self._changed:
+            if not broken and not self._is_neighbour(node):
+                return  # the neighbour of now is to have it, too
             copy = self._copies.get(place)
             self._copies = settled(self._copies, place, sequence, broken=broken)
             self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
@@ -347,7 +405,7 @@ class CheckpointCache:
     def _predecessor(self, anew: bool) -> Source | None:
         """In the keeper's thread. Raises EagleEyeError, TimeoutError."""
         layout = self._layout()
-        node = predecessor_of(self._settings.node, layout.nodes) if layout is not None else ""
+        node = self._ring_of(layout).predecessor_of(self._settings.node) if layout is not None else ""
         if not node or self._loop is None or self._loop.is_closed():
             return None
         return asyncio.run_coroutine_threadsafe(self._source_of(node, anew=anew), self._loop).result(2 * FIND_S)
@@ -377,7 +435,7 @@ class CheckpointCache:
     def _failed_to_keep(self, failure: BackupFailure) -> None:
         self._report(failure.file, failure.step, failure.failure.reason, failure.failure, failure.needed_bytes, failure.retry_s)
 
-    def _report_stored(self, event: str, text: str, attributes: Mapping[str, str]) -> None:
+    def _emit(self, event: str, text: str, attributes: Mapping[str, str]) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._emit_stored, event, text, attributes)
 

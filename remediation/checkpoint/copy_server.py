@@ -1,10 +1,10 @@
 """Serves the copies of this node to other launchers of the job: lists them, and reads them. Nothing that is asked of it changes memory here.
 
-    due()                            → the copies that the neighbour is to fetch; waits up to a second for one
+    due(node)                        → the copies that this node, the neighbour, is to fetch; waits up to a second for one
     list(rank, world)                → all copies of that rank that lie here
     describe(name)                   → lengths and digest of table and sums, which follow
     read(name, offset, length)       → so many bytes of the payload follow; 0: the copy is not there any more
-    settled(file, slot, sequence, broken, why)  the neighbour has the copy, or has found that it was changed
+    settled(node, file, slot, sequence, broken, why)  the neighbour has the copy, or has found that it was changed
 
 A thread for each connection, a bounded number of them; a caller that does not show the key is heard no further.
 """
@@ -35,10 +35,10 @@ DUE_S = 1.0
 PIECE = 1 << 22
 """Bytes that are asked for at once, at the most."""
 
-DueCopies = Callable[[float], tuple[Sequence[CopyName], int]]
-"""Waits up to so many seconds; the copies, and the newest step that is known to be in storage."""
-Settled = Callable[[Place, int, bool, str], None]
-"""(place, sequence, whether it is broken, why)"""
+DueCopies = Callable[[str, float], tuple[Sequence[CopyName], int]]
+"""(node that asks, or '' if it does not say, seconds): waits up to so many; the copies, and the newest step that is known to be in storage."""
+Settled = Callable[[str, Place, int, bool, str], None]
+"""(node that has it, or '', place, sequence, whether it is broken, why)"""
 
 
 class CopyServer:
@@ -117,7 +117,7 @@ class CopyServer:
         kind = message.get("kind")
         if kind == "due":
             self._maps.forget_removed()
-            names, stored = self._due(DUE_S)
+            names, stored = self._due(str(message.get("node", "")), DUE_S)
             connection.send({"copies": [msgspec.to_builtins(name) for name in names], "stored": stored})
         elif kind == "list":
             connection.send({"copies": [msgspec.to_builtins(name) for name in files.names(int(message["rank"]), int(message["world"]))]})
@@ -126,7 +126,7 @@ class CopyServer:
         elif kind == "read":
             self._read(connection, msgspec.convert(message["name"], CopyName), int(message["offset"]), int(message["length"]), files)
         elif kind == "settled":
-            self._settled(Place(str(message["file"]), int(message["slot"])), int(message["sequence"]), bool(message["broken"]), str(message["why"])[:1000])
+            self._settled(str(message.get("node", "")), Place(str(message["file"]), int(message["slot"])), int(message["sequence"]), bool(message["broken"]), str(message["why"])[:1000])
             connection.send({})
         else:
             raise WireError(f"the question {kind!r} is not known here: is the other launcher newer?")

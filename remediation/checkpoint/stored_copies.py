@@ -57,6 +57,8 @@ class StoredCopies:
         self._holding: dict[str, int] = {}
         """File → slot that is to stay as it is."""
         self._safe_step = -1
+        self.failing = ""
+        """Why the newest that was due is not stored; '' once one is. Read by other threads."""
         self._stored_now = threading.Condition()
 
     def is_free(self, place: Place) -> bool:
@@ -140,6 +142,7 @@ class StoredCopies:
             self._broken(broken, why)
 
     def _was_stored(self, found: StoredStep) -> None:
+        self.failing = ""
         self.interval.stored(found.seconds)
         self._stored(found.step)
         with self._stored_now:
@@ -153,6 +156,7 @@ class StoredCopies:
         self._emit("checkpoint.saved", text, attributes)
 
     def _was_refused(self, refusal: StorageRefusal) -> None:
+        self.failing = refusal.failure.reason
         failure, safe = refusal.failure, f"that of step {self._safe_step} is safe there" if self._safe_step >= 0 else "none is there yet"
         log.error(
             "the checkpoint of step %d is not stored in %s: %s; it needs %s, %s; %s, training goes on, and it is tried again",

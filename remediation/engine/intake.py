@@ -1,6 +1,6 @@
 """What the leader reads: incidents, findings and snapshots of all partitions, each once, in order, also over a change of leaders.
 
-    snapshots, incidents, findings ─► ledger (findings, changes) ─► engine (incidents, which it writes down; snapshots) ─► committed offset
+    snapshots, incidents, findings ─► ledger (findings, changes, safe checkpoints) ─► engine (incidents, which it writes down; snapshots) ─► committed offset
 
 What was read but not committed when a leader died is read again by the next one; an incident or finding is known by its
 revision, a snapshot by (generation, number). Snapshots of the ten minutes before are read once more at the beginning: they
@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from eagle_eye.changes import ObservedChange, change_told
+from eagle_eye.checkpoint_safety import NodeSafety, safety_told
 from eagle_eye.clock import Clock
 from eagle_eye.dead_letters import dead_letter
 from eagle_eye.errors import UNREADABLE, StreamError
@@ -52,7 +53,7 @@ PAUSE_S = 0.005
 _INCIDENT = msgspec.json.Decoder(Incident).decode
 _FINDING = msgspec.json.Decoder(Finding).decode
 _Noun = TypeVar("_Noun", Incident, Finding, JobSnapshot)
-_Saved = TypeVar("_Saved", Finding, ObservedChange)
+_Saved = TypeVar("_Saved", Finding, ObservedChange, NodeSafety)
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +70,7 @@ class FindingLedger(Protocol):
 
     def save_findings(self, findings: Sequence[Finding]) -> None: ...
     def save_changes(self, told: Sequence[ObservedChange]) -> None: ...
+    def save_safety(self, told: Sequence[NodeSafety]) -> None: ...
     def incident_record(self, incident: str) -> IncidentRecord | None: ...
 
 
@@ -207,6 +209,7 @@ class Intake:
             self._each(message, partial(self._receive_incident, incident))
         snapshots = list(self._decoded(read[JOB_SNAPSHOTS], decode_snapshot))
         self._save(self._ledger.save_changes, [(message, changes) for message, snapshot in snapshots if (changes := _changes_in(snapshot))])
+        self._save(self._ledger.save_safety, [(message, told) for message, snapshot in snapshots if (told := _safety_in(snapshot))])
         for message, snapshot in snapshots:
             self._each(message, partial(self._receive_snapshot, snapshot))
 
@@ -295,3 +298,8 @@ def _changes_in(snapshot: JobSnapshot) -> list[ObservedChange]:
     """Of nodes and of the job, as far as those speak who may."""
     found = (change_told(event) for event in snapshot.events if event.job == snapshot.job)
     return [change for change in found if change is not None]
+
+
+def _safety_in(snapshot: JobSnapshot) -> list[NodeSafety]:
+    found = (safety_told(event) for event in snapshot.events if event.job == snapshot.job)
+    return [told for told in found if told is not None]

@@ -12,6 +12,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer, number_in
+from eagle_eye.types import NodePlace
 from remediation.launcher.coordinator.rendezvous_store import POLL_S
 
 from .control_network import Client, Network
@@ -102,13 +103,14 @@ class ReportQueue:
             self._waiting.remove(report)
 
 
-def join_request(settings: LauncherSettings, peer: Peer, votes: VoteLog, member: FollowingMember) -> Body:
+def join_request(settings: LauncherSettings, peer: Peer, votes: VoteLog, member: FollowingMember, place: NodePlace) -> Body:
     """What a launcher says of itself to whoever coordinates, itself included."""
     record = votes.record
     return {
         "node": settings.node, "address": peer.address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": peer.incarnation,
         "promised": record.promised, "last": None if record.over else msgspec.to_builtins(record.last),
         "elastic": member.registry, "held": member.held, "idle": member.idle, "undecided": msgspec.to_builtins(votes.undecided),
+        "place": msgspec.to_builtins(place),
     }  # fmt: skip
 
 
@@ -118,9 +120,10 @@ class Follower:
     def __init__(
         self, settings: LauncherSettings, peer: Peer, member: FollowingMember, votes: VoteLog, event_log: EventLog, network: Network,
         clock: Clock, *, witness: LauncherLossWitness, coordinator_of: Callable[[], Awaitable[str]],
-        present: Callable[[str], Awaitable[bool | None]],
+        present: Callable[[str], Awaitable[bool | None]], place: Callable[[], NodePlace] = NodePlace,
     ) -> None:  # fmt: skip
-        """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing; `present`: whether it knows a node to be there."""
+        """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing; `present`: whether it knows a node to be there;
+        `place`: where this node is, as far as that is known."""
         self._settings = settings
         self._peer = peer
         self._member = member
@@ -130,6 +133,7 @@ class Follower:
         self._witness = witness
         self._coordinator_of = coordinator_of
         self._present = present
+        self._place = place
         self._rejoining: asyncio.Task[None] | None = None
         self._clock = clock
         self._client: Client | None = None
@@ -224,7 +228,7 @@ class Follower:
         return answer
 
     async def _ask_in(self, client: Client, timeout: float) -> Body:
-        body = join_request(self._settings, self._peer, self._votes, self._member)
+        body = join_request(self._settings, self._peer, self._votes, self._member, self._place())
         self.reports.forget("entered", "held", "abandoned")
         try:
             answer = await client.request("join", body, timeout)

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ from remediation.launcher.worker.worker_process import Worker
 from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import kill_group
 
+from .checkpoint_events import CheckpointEvents, step_of
 from .event_log import EventLog
 from .job_declaration import DEATH
 from .job_file import JobFile
@@ -57,13 +58,6 @@ SYMPTOM_S = 1.0
 """So long an exception that a healthy worker raises when a peer is gone waits for the worker's end, or for the order that has ended the peer."""
 REPORTED_S = 1.0
 """How long a vote waits for reports to arrive that the coordinator is to know before."""
-
-SAVED = ("step", "path", "finite")
-UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
-UNSAVED_IN_MEMORY = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
-LOADED = ("step", "tier", "source", "why")
-"""Fields of a worker's message that become attributes of checkpoint.saved, checkpoint.failed, checkpoint.memory_failed and checkpoint.loaded."""
-
 
 def refuse_other_job(command: Command, job: str) -> None:
     """Raises AccessDenied for a command that names another job than ours."""
@@ -101,8 +95,7 @@ class JobMember:
         """Whether every worker of this node waits for its peers."""
         self.released: Callable[[], None] = lambda: None
         """Called when workers have ended that the kernel held: the coordinator has gone on without us, and may use this node again."""
-        self.stored: Callable[[int], None] = lambda _: None
-        """Called with the step of a checkpoint that is in storage."""
+        self.checkpoint_events = CheckpointEvents(event_log)
         self.fetch: Callable[[int, Wanted], Found] = lambda _pid, _wanted: Found(state="none", why="this launcher serves no copies of checkpoints")
         """Called with the pid of a worker that has no usable checkpoint in its memory."""
         self._releasing: asyncio.Task[None] | None = None
@@ -383,41 +376,17 @@ class JobMember:
             return None
         if kind == "exception":
             self._exception(worker, message)
-        elif kind == "checkpoint":
-            self._checkpoint_saved(worker, message)
-        elif kind == "checkpoint_failed":
-            self._checkpoint_failed(worker, message)
         elif kind == "fetch_memory_checkpoint":
             return self._fetch(worker, message)
         else:
-            self._memory_checkpoint(worker, kind, message)
+            self.checkpoint_events.take(worker.name, kind, message)
         return None
-
-    def _checkpoint_saved(self, worker: Worker, message: messages.ProbeMessage) -> None:
-        attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
-        self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
-        if attributes["finite"] == "True":
-            self.stored(step_of(attributes["step"]))
-
-    def _memory_checkpoint(self, worker: Worker, kind: str, message: messages.ProbeMessage) -> None:
-        if kind == "memory_checkpoint_loaded":
-            attributes = {name: str(message.get(name, "")) for name in LOADED} | {"worker": worker.name}
-            self._event_log.of_job("checkpoint.loaded", loaded_message(worker.name, attributes), attributes)
-        elif kind == "memory_checkpoint_failed":
-            attributes = {name: str(message.get(name, "")) for name in UNSAVED_IN_MEMORY} | {"worker": worker.name}
-            text = f"worker {worker.name} has no checkpoint of step {attributes['step']} in memory: {attributes['reason']}"
-            self._event_log.of_job("checkpoint.memory_failed", text, attributes)
 
     def _fetch(self, worker: Worker, message: messages.ProbeMessage) -> bytes:
         """The worker asks again and again, until it is done."""
         path = self._workers.memory_path(worker.place.local_rank)
         wanted = Wanted(rank=int(message.get("rank", -1)), world=int(message.get("world", 0)), at_most=int(message.get("at_most", -1)), path=path, worker=worker.name)
         return messages.reply(True, **msgspec.to_builtins(self.fetch(worker.pid, wanted)))
-
-    def _checkpoint_failed(self, worker: Worker, message: messages.ProbeMessage) -> None:
-        attributes = {name: str(message.get(name, "")) for name in UNSAVED} | {"worker": worker.name}
-        text = f"worker {worker.name} could not save the checkpoint of step {attributes['step']} to {attributes['path']}: {attributes['reason']}"
-        self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.ProbeMessage) -> None:
         raised_s = max(worker.began, float(message["raised_s"])) if "raised_s" in message else None
@@ -484,17 +453,3 @@ class JobMember:
             "symptom": worker.symptom, "explained": explanation(worker, code, last), "lasting": True,
         }  # fmt: skip
         self._report("late_failure", failed)
-
-
-def loaded_message(worker: str, attributes: Mapping[str, str]) -> str:
-    """Of checkpoint.loaded."""
-    why = f": {attributes['why']}" if attributes["why"] else ""
-    if step_of(attributes["step"]) < 0:
-        return f"worker {worker} found no usable checkpoint in memory, here or on another node{why}"
-    origin = {"neighbour": f"the copy on {attributes['source']}", "storage": "the copy in storage"}.get(attributes["tier"], "its own memory")
-    return f"worker {worker} goes on from step {attributes['step']}, of {origin}{why}"
-
-
-def step_of(text: str) -> int:
-    """-1 where there is none."""
-    return int(text) if text.isdecimal() else -1

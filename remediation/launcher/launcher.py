@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from .job_file import JobFile
 from .job_member import JobMember
 from .launcher_loss_witness import LauncherLossWitness, marks_of
 from .launcher_settings import LauncherSettings
+from .own_place import OwnPlace
 from .participation import Participation
 from .retransmission import host_of
 from .start_facts import start_facts
@@ -90,9 +91,11 @@ class Launcher:
         self._workers.zygote = self._zygote
         witness = LauncherLossWitness(clock, settings.lease_s, settings.stall, partial(marks_of, self._workers))
         network = ControlNetwork(settings, self._fence, clock, node_credentials(settings.access, settings.node, clock, settings.job))
+        self._place = OwnPlace(settings.node, settings.run_dir, settings.topology)
         part = self._participation = Participation(
             settings, network, self._votes, self._event_log, budget, witness, clock,
             incarnation=self._incarnation, make_store=self._make_store, roll_back=self._roll_back, check_way_back=self._check_way_back,
+            place=self._place.now,
         )  # fmt: skip
         self._elastic = ElasticNode(
             settings, self._workers, self._votes, self._job_file, self._event_log, clock, report=part.report, ask_store=part.ask_store
@@ -111,10 +114,10 @@ class Launcher:
         self._restarting: asyncio.Task[None] | None = None
 
     def _checkpoint_cache(self, credentials: Credentials | None) -> CheckpointCache | None:
-        """None where there is no shared memory, or its checkpoints go nowhere else: neither to another node nor to storage."""
+        """None where there is no shared memory."""
         settings, segments = self._settings, self._workers.segments
         share = settings.backup.backup_share if settings.has_backup else 0.0
-        if segments is None or not (share or settings.stored_copies):
+        if segments is None:
             return None
         cache = CheckpointCache(
             CacheSettings(
@@ -126,7 +129,8 @@ class Launcher:
             partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials, self._event_log.of_job,
         )  # fmt: skip
         self._participation.copies = cache.place
-        self._member.fetch, self._member.stored = cache.fetch, cache.stored
+        self._member.fetch = cache.fetch
+        self._member.checkpoint_events.stored, self._member.checkpoint_events.refused = cache.stored, cache.refused
         return cache
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -147,10 +151,10 @@ class Launcher:
         return code
 
     def _loops(self) -> list[Coroutine[Any, Any, None]]:
-        watches = {
+        watches: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "the watch for deaths": self._workers.watch_deaths, "the watch of memory": self._workers.watch_memory, "the watch for stalls": self._elastic.watch,
             "the job file": self._job_file.keep, "the socket of workers": self._inbox.keep, "the socket of elastic workers": self._elastic.sessions.keep,
-            "the comparison with the run before": self._job_changes.tell,
+            "the comparison with the run before": self._job_changes.tell, "the look for this node's place": partial(self._place.watch, self._participation.report),
         }  # fmt: skip
         loops = watches | self._participation.loops
         return [BackgroundLoop(name, begin, self._tell_loop, self._clock).run() for name, begin in loops.items()]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, StreamConfig
+from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, StreamConfig, TopologyConfig
 from eagle_eye.errors import ConfigError
 from eagle_eye.training.checkpoint.checkpoint_directory import FROM_MEMORY
 from eagle_eye.training.checkpoint.memory_segment import SLOTS, SLOTS_WITH_BACKUP
@@ -78,6 +78,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When a worker that makes no progress is suspected, and how long it is waited for: the deployment's."""
     backup: CheckpointsConfig = CheckpointsConfig()
     """Of its checkpoints in memory, on other nodes and in storage: the deployment's."""
+    topology: TopologyConfig = TopologyConfig()
+    """Where nodes are, as far as their agents do not say: the deployment's."""
     stream: StreamConfig = StreamConfig()
     """Where its events go: the deployment's."""
     access: AccessConfig = AccessConfig()

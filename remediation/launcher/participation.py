@@ -13,7 +13,7 @@ from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
-from eagle_eye.types import Layout
+from eagle_eye.types import Layout, NodePlace
 from remediation.launcher.coordinator import report_origin
 from remediation.launcher.coordinator.coordinator import Coordinator, JobDeclaration
 from remediation.launcher.coordinator.effect_executor import DiscardCheckpoints, EffectExecutor, MakeStore
@@ -59,6 +59,7 @@ class Participation:
     def __init__(
         self, settings: LauncherSettings, network: Network, votes: VoteLog, event_log: EventLog, budget: HealBudget, witness: LauncherLossWitness,
         clock: Clock, *, incarnation: str, make_store: MakeStore, roll_back: DiscardCheckpoints, check_way_back: CheckWayBack,
+        place: Callable[[], NodePlace] = NodePlace,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._network = network
@@ -71,6 +72,7 @@ class Participation:
         self._make_store = make_store
         self._roll_back = roll_back
         self._check_way_back = check_way_back
+        self._place = place
         self._server = network.server(self, settings.address)
         self._view = LeaderView(settings.job, settings.node)
         self.leader: Client | None = None
@@ -97,7 +99,7 @@ class Participation:
             await self.leader.start()
         self._follower = Follower(
             self._settings, self._peer, self._member, self._votes, self._event_log, self._network, self._clock,
-            witness=self._witness, coordinator_of=self._view.coordinator, present=self._view.present,
+            witness=self._witness, coordinator_of=self._view.coordinator, present=self._view.present, place=self._place,
         )  # fmt: skip
 
     async def _listen(self) -> None:
@@ -204,7 +206,7 @@ class Participation:
 
     def _join_own(self, leading: EffectExecutor) -> None:
         """Take part in the job that we coordinate."""
-        leading.join(join_request(self._settings, self._peer, self._votes, self._member))
+        leading.join(join_request(self._settings, self._peer, self._votes, self._member, self._place()))
 
     async def _while_candidate(self, following: Follower) -> str:
         """Lead for good, unless another coordinator turns up before a majority has followed: then its address.
@@ -326,7 +328,7 @@ class Participation:
             raise TemporaryError("this launcher does not coordinate the job")
         if kind == "store":
             return await leading.ask_store(body)
-        if kind not in {"death", "late_failure", "worker_finished", "finished", *ELASTIC_REPORTS}:
+        if kind not in {"death", "late_failure", "place", "worker_finished", "finished", *ELASTIC_REPORTS}:
             raise ControlError(f"a coordinator does not know the request {kind!r}")
         leading.report(peer.node, kind, body)
         return {}

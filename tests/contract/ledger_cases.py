@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.changes import ObservedChange
+from eagle_eye.checkpoint_safety import NodeSafety, SafeStep
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import AlertRecord, JobOwner, LeaseHolder, Ledger, Throughput
 from eagle_eye.ledger.change_table import KEPT_OF_ONE
@@ -319,6 +320,21 @@ def test_what_changes_each_second_fills_nothing(ledger: Ledger) -> None:
     assert len(ledger.changes(["node-b"], 0.0, 2000.0)) == 1
 
 
+# --- what is safe --------------------------------------------------------------------------------------------------
+
+
+def a_safety(node: str = "node-a", step: int = 3, job: str = JOB, time: float = 100.0) -> NodeSafety:
+    return NodeSafety(job=job, node=node, time=time, tiers={"memory": SafeStep(step=step, time=time)}, kept_by="node-b")
+
+
+def test_the_newest_safe_checkpoint_of_each_node_is_kept(ledger: Ledger, reopened: Ledger) -> None:
+    ledger.save_safety([a_safety(), a_safety("node-b"), a_safety(job="tenant/other/run9")])
+    ledger.save_safety([a_safety(step=4), a_safety(step=5)])
+    assert reopened.safety(JOB) == {JOB: (a_safety(step=5), a_safety("node-b"))}
+    assert reopened.safety().keys() == {JOB, "tenant/other/run9"}
+    assert reopened.safety("tenant/none/run") == {}
+
+
 # --- what is old ---------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +348,8 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     ledger.save_findings([a_finding(id="over", time=100.0, active=False), a_finding(id="lasting", time=100.0)])
     ledger.save_notice(Notice(name="old", time=100.0, message=""))
     ledger.save_changes([a_change(), a_change(seen=600.0)])
+    ledger.save_job("tenant/long/run", a_layout(), "n0:1", "none", 0)
+    ledger.save_safety([a_safety(job="tenant/long/run"), a_safety(job="tenant/over/run"), a_safety(job="tenant/new/run", time=600.0)])
     sent, waiting = ledger.enqueue("webhook", "sent", 100.0), ledger.enqueue("webhook", "waits", 100.0)
     ledger.delivered(sent, 100.0)
     for name, over in (("old", 100.0), ("open", None), ("storm-1", 100.0)):
@@ -345,6 +363,7 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     assert [finding.id for finding in ledger.findings()] == ["lasting"]
     assert ledger.notices() == ()
     assert ledger.changes(["node-a"], 0.0, 1000.0) == (a_change(seen=600.0),)
+    assert ledger.safety().keys() == {"tenant/long/run", "tenant/new/run"}, "of a job that runs it stays"
     assert [notification.id for notification in ledger.due_notifications(1000.0)] == [waiting]
     assert ledger.delete_ended(500.0) == 0
 

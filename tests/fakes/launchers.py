@@ -105,13 +105,13 @@ def free_ports(count: int) -> list[int]:
 
 
 class LauncherCluster:
-    """Two nodes on this machine, their launchers, and what they wrote."""
+    """Nodes on this machine, two unless a test starts more of the four that there may be, their launchers, and what they wrote."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.run_dirs = Path(tempfile.mkdtemp(prefix="run"))  # short: paths of unix sockets are limited
         self.run = f"r{os.getpid()}x{time.monotonic_ns() % 10**9}"
-        self.ports = free_ports(2)
+        self.ports = free_ports(4)
         self.launchers: dict[int, subprocess.Popen[bytes]] = {}
         (directory / "train.py").write_text(SCRIPT)
         self.stream = EmbeddedStream(directory / "state" / "stream")

@@ -1,7 +1,7 @@
 """A coordinator of a job whose workers are not elastic, and the launchers that a test makes join it."""
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.types import Layout
+from eagle_eye.types import Layout, NodePlace
 from remediation.launcher.coordinator.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.coordinator.membership import Member
@@ -15,10 +15,10 @@ class Job:
         given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | declaration
         self.coordinator = Coordinator(JobDeclaration(**given), HealBudget(parse_heal(heal), self.clock), self.clock, last, lost)  # type: ignore[arg-type]
 
-    def join(self, *nodes: str, incarnation: str = "b", last: Layout | None = None, promised: int = 0) -> Effects:
+    def join(self, *nodes: str, incarnation: str = "b", last: Layout | None = None, promised: int = 0, place: NodePlace | None = None) -> Effects:
         effects: Effects = []
         for node in nodes:
-            member = Member(node=node, address=f"{node}:1", slots=2, incarnation=f"{node}-{incarnation}")
+            member = Member(node=node, address=f"{node}:1", slots=2, incarnation=f"{node}-{incarnation}", place=place or NodePlace())
             effects += self.coordinator.joined(member, last, promised)
         return effects
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from eagle_eye import wire
+from eagle_eye.checkpoint_safety import NodeSafety, SafeStep
 from eagle_eye.clock import FakeClock
 from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
@@ -186,6 +187,14 @@ class SampleRun:
 
     def _keep_job(self) -> None:
         self.ledger.save_job(JOB, self.job.layout, "node-a:7000", "restart:3", self.job.budget_left)
+        self.ledger.save_safety(self._safety(node) for node in self.job.layout.nodes)
+
+    def _safety(self, node: str) -> NodeSafety:
+        """Of a job whose checkpoints reach another node, and no storage any more."""
+        now, step = self.clock.now(), self.job.step
+        full = "No space left on device" if node == "node-a" else ""
+        tiers = {"memory": SafeStep(step=step, time=now - 5.0), "backup": SafeStep(step=step - 8, time=now - 15.0), "storage": SafeStep(step=step - 400, time=now - 610.0, failure=full)}
+        return NodeSafety(job=JOB, node=node, time=now, tiers=tiers, kept_by="another")
 
     def _write_history(self) -> None:
         writer = PartitionWriter(ObjectStore.of(self.folder / "history"), 0, file_s=30.0)

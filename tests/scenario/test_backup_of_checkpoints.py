@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 from eagle_eye.config import CheckpointsConfig
+from eagle_eye.place_file import write_place
 from eagle_eye.training import checkpoint
+from eagle_eye.types import NodePlace
 from fakes.elastic_processes import TORCH
 from fakes.launchers import LauncherCluster, living, wait_until
 
@@ -98,6 +100,43 @@ def test_where_both_copies_in_memory_are_lost_the_job_goes_on_from_storage(clust
     cluster.launchers[0].terminate()
     wait_until("the end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
     assert not list(Path("/dev/shm").glob(f"*{cluster.run}*.memory"))
+
+
+def test_two_nodes_behind_one_switch_are_lost_and_both_shards_come_from_behind_the_other(cluster: LauncherCluster) -> None:
+    """In the order of the layout n2's copies would lie on n3."""
+    (cluster.directory / "train.py").write_text(SCRIPT)
+    given = {"nnodes": (4, 4), "nproc": 1, "command": (sys.executable, "train.py"), "preload": TORCH, "join_timeout_s": 60.0}
+    for node in range(4):
+        cluster.run_dir(node).mkdir(parents=True)
+        write_place(cluster.run_dir(node), f"n{node}", NodePlace(switch="leaf-1" if node < 2 else "leaf-2"))  # as its agent does
+        cluster.launch(node, **given)
+    cluster.began(1)
+    shared = Path("/dev/shm")
+    wait_until("a backup on each node", lambda: len(list(shared.glob(f"*{cluster.run}*-backup-*of4.memory"))) == 4)
+    assert {node: place.switch for node, place in cluster.layouts()[-1].places.items()} == {"n0": "leaf-1", "n1": "leaf-1", "n2": "leaf-2", "n3": "leaf-2"}
+    for node in (2, 3):
+        cluster.launchers[node].kill()
+    for node in (2, 3):
+        cluster.launchers[node].wait()
+        for path in shared.glob(f"*{cluster.run}-n{node}-*.memory"):  # with the node its memory is gone
+            path.unlink()
+    for node in (2, 3):
+        cluster.launch(node, **given)
+    found = wait_until("what all have loaded", lambda: len(words := _starts(cluster)) == 4 and words)
+    assert all(words["whole"] for words in found.values())
+    assert {words["start"] > 0 for words in found.values()} == {True}
+    assert len({words["start"] for words in found.values()}) == 1
+    told = wait_until("the events", lambda: len(events := [event for event in cluster.events("checkpoint.loaded") if event.attributes["tier"] == "neighbour"]) == 2 and events)
+    assert {event.attributes["source"] for event in told} <= {"n0", "n1"}
+    cluster.launchers[0].terminate()
+    wait_until("the end", lambda: not living(cluster.run))
+    wait_until("the launchers' end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
+
+
+def _starts(cluster: LauncherCluster) -> dict[str, dict]:
+    """Rank → what it has loaded in the newest epoch that began again."""
+    epoch = max((int(path.name.split("-")[1]) for path in cluster.directory.glob("start-*-*")), default=0)
+    return {path.name: words for path in cluster.directory.glob(f"start-{epoch}-*") if epoch > 1 and (words := _read(path))}
 
 
 def _read(path: Path) -> dict | None:

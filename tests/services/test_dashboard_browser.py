@@ -11,6 +11,7 @@ from dashboard import formatting
 from dashboard.sources import Sources
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
+from eagle_eye.ledger.job_safety import job_safeties
 from fakes.sample_cluster import HUNG, IDLE_NODES, JOB, KILLED, KILLED_AGAIN, NODES, SLOW_NODE, WAITING
 from servers.pages import DESKTOP, bill, shows, tile_of, within
 
@@ -121,6 +122,11 @@ def test_the_job_is_told_with_its_workers_and_all_that_happened_to_it(go: Go, le
     for kept in ledger.incidents():
         expect(page.locator(f"a[href*='{kept.incident.id}']", has_text=formatting.capital(kept.incident.cause)).first).to_be_attached()
     expect(page.locator(".ee-banner", has_text=SLOW_NODE)).to_contain_text("is slow")
+    safe = page.locator(".ee-table", has_text="In storage").locator("tbody tr")
+    expect(safe).to_have_count(3)
+    tiers = job_safeties(ledger, JOB)[JOB].tiers
+    expect(safe.nth(1)).to_contain_text(re.compile(f"On another node.*{tiers['backup'].step:,}.*ago"))
+    expect(safe.nth(2)).to_contain_text("node-a: No space left on device")
 
 
 def test_the_actions_are_told_with_what_was_expected_of_them_and_who_said_no(go: Go, ledger: Ledger) -> None:

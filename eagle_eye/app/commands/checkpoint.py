@@ -1,5 +1,6 @@
-"""`eagle-eye checkpoint ls | verify | show | copy | prune | convert | interval`."""
+"""`eagle-eye checkpoint status | ls | verify | show | copy | prune | convert | interval`."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from rich.console import Console
 
 from eagle_eye.app import checkpoint_files, options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table, print_text
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
 from eagle_eye.training.checkpoint import KEPT, SavedCheckpoint, checkpoint_directory
 from eagle_eye.training.object_path import SCHEME, StoragePath, storage_path
 from eagle_eye.training.storage_failure import size_text
@@ -31,13 +34,15 @@ _step = click.option("--step", type=click.IntRange(min=0), default=None, help="O
 _directory = click.argument("directory", required=False, default="")
 
 
-@click.group(short_help="list, verify, show, copy, delete and convert checkpoints; how often to save")
+@click.group(short_help="newest safe step of running jobs; list, verify, show, copy, delete and convert checkpoints; how often to save")
 def command() -> None:
-    """Look after the checkpoints that `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to, a path or a URL such as
-    s3://bucket/prefix; without it EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints.
+    """Look after the checkpoints of jobs: `status` shows those of running ones, in memory and in storage, as the server knows them; the others look after files that
+    `eagle_eye.training.checkpoint` saves. DIRECTORY is where the job saves to, a path or a URL such as s3://bucket/prefix; without it EAGLE_EYE_CHECKPOINT_DIR,
+    else ./checkpoints.
 
     \b
     Examples:
+      eagle-eye checkpoint status
       eagle-eye checkpoint ls /data/gpt
       eagle-eye checkpoint verify /data/gpt
       eagle-eye checkpoint show /data/gpt --step 1200
@@ -46,6 +51,32 @@ def command() -> None:
       eagle-eye checkpoint convert model.pt /data/gpt --step 1200
       eagle-eye checkpoint interval --save-s 12 --failures 3 --hours 72
     """
+
+
+@command.command(short_help="newest safe step of each running job")
+@click.option("--job", default="", help="Of one job (tenant/name/run), also if it is over. Default: of all that run.")
+@options.as_json
+@options.wide
+@options.deployment
+def status(config: Config, job: str, json_lines: bool, wide: bool) -> None:
+    """Print the newest checkpoint of each running job that is safe in memory, on another node and in storage: its step, how old its state is, and what keeps a
+    newer one from being safe there. After a failure the job goes on from the newest that is left.
+
+    \b
+    Examples:
+      eagle-eye checkpoint status
+      eagle-eye checkpoint status --job team/gpt/20251120-083000 --json
+    """
+    from eagle_eye.app.safety_printing import print_safeties
+    from eagle_eye.ledger.factory import open_ledger
+    from eagle_eye.ledger.job_safety import job_safeties
+
+    with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
+        found = job_safeties(ledger, job)
+    if found or json_lines:
+        print_safeties(found, SystemClock().now(), json_lines=json_lines, wide=wide)
+    else:
+        click.echo(f"no checkpoint of {job} was told of: is the name right, and does its script save any?" if job else "no running job has told of a checkpoint")
 
 
 @command.command(short_help="list the checkpoints of a directory")

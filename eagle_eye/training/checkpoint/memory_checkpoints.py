@@ -71,7 +71,8 @@ class MemoryCheckpoints:
         self._pinned = False
         self._copy: StateCopy | None = None
         self._thread: threading.Thread | None = None
-        self._slots = int(os.environ.get(COPIES_VARIABLE) or SLOTS)
+        self._wanted_slots = self._slots = int(os.environ.get(COPIES_VARIABLE) or SLOTS)
+        """As many as the launcher asks for; and as many as there was memory for."""
         self._sequence = 0
         self._whole: dict[int, SlotStamp] = {}
         """What is in the slots, by their number; without those that are being written, or hold nothing whole."""
@@ -262,17 +263,34 @@ class MemoryCheckpoints:
             except OSError as error:
                 if error.errno != errno.EINVAL:  # of another version, or no segment at all: replaced
                     raise
+            self._slots = self._wanted_slots
             if not self._has_room(layout):
-                if self.safe_step < 0:
-                    self._release()
-                    self._path.unlink(missing_ok=True)  # it holds nothing: its room is needed
-                size = slot_bytes(layout.table_bytes, layout.payload_bytes)
-                segment = MemorySegment.create(self._path, size, os.environ.get("EAGLE_EYE_WORKER", ""), self._slots)
-                self._release()
-                self._segment, self._whole = segment, {}
+                self._make(layout)
             self._map(layout)
         except Exception as error:  # noqa: BLE001 - training goes on without it
             self._failed(error, step, self._slots * layout.payload_bytes)
+
+    def _make(self, layout: StateLayout) -> None:
+        """Anew; where the node has no memory for the slots that are wanted, with two, or that of the predecessor stays. Raises OSError."""
+        assert self._path is not None
+        if self.safe_step < 0:
+            self._release()
+            self._path.unlink(missing_ok=True)  # it holds nothing: its room is needed
+        size, worker = slot_bytes(layout.table_bytes, layout.payload_bytes), os.environ.get("EAGLE_EYE_WORKER", "")
+        try:
+            segment = MemorySegment.create(self._path, size, worker, self._slots)
+        except OSError as error:
+            if error.errno not in {errno.ENOMEM, errno.ENOSPC} or self._slots <= SLOTS:
+                raise
+            self._slots = SLOTS
+            needed = self._wanted_slots * layout.payload_bytes
+            if self._has_room(layout):
+                self._report.reduced(error, SLOTS, self._wanted_slots, needed)
+                return
+            segment = MemorySegment.create(self._path, size, worker, SLOTS)
+            self._report.reduced(error, SLOTS, self._wanted_slots, needed)
+        self._release()
+        self._segment, self._whole = segment, {}
 
     def _map(self, layout: StateLayout) -> None:
         assert self._segment is not None

@@ -27,6 +27,7 @@ class FailureReport:
         """In a row."""
         self._retry_at = 0.0
         self._told: tuple[str, str] | None = None
+        self._told_reduced = False
 
     def is_delayed(self) -> bool:
         """The next attempt is not due yet."""
@@ -47,8 +48,22 @@ class FailureReport:
             self._path, failure.reason, size_text(needed), room_text(failure), safe,
         )  # fmt: skip
         _tell_launcher(
-            step=step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed,
+            "memory_checkpoint_failed", step=step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed,
             safe_step=safe_step, retry_s=delay,
+        )  # fmt: skip
+
+    def reduced(self, error: OSError, slots: int, wanted: int, needed: int) -> None:
+        """There is memory for so many copies, not for as many as are wanted. Told once: until the process ends."""
+        if self._told_reduced:
+            return
+        self._told_reduced = True
+        failure = self._failure(error)
+        _log.warning(
+            "the memory of %s holds %d copies of the state, not %d: %s; %s are needed, %s. What is on its way to another node, or to storage, gives way to the save after the next",
+            self._path, slots, wanted, failure.reason, size_text(needed), room_text(failure),
+        )  # fmt: skip
+        _tell_launcher(
+            "memory_checkpoint_reduced", path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed, slots=slots, wanted=wanted,
         )  # fmt: skip
 
     def _failure(self, error: Exception) -> StorageFailure:
@@ -64,9 +79,9 @@ class FailureReport:
         self._failures, self._retry_at, self._told = 0, 0.0, None
 
 
-def _tell_launcher(**fields: Any) -> None:
+def _tell_launcher(kind: str, **fields: Any) -> None:
     launcher = os.environ.get("EAGLE_EYE_SOCKET")
     if launcher:
         worker, epoch = os.environ.get("EAGLE_EYE_WORKER", ""), int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
         with contextlib.suppress(OSError):  # training goes on whether or not the launcher knows of it
-            messages.send(launcher, messages.encode("memory_checkpoint_failed", worker=worker, epoch=epoch, **fields))
+            messages.send(launcher, messages.encode(kind, worker=worker, epoch=epoch, **fields))

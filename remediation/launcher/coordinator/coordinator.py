@@ -8,7 +8,7 @@ voted, and only then gets a store and workers. What each fact does in each state
 from typing import Any
 
 from eagle_eye.clock import Clock
-from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
+from eagle_eye.types import Layout, NodePlace, PrecomputedPlan, Transition, WorkerStateReport
 from remediation.launcher.job_declaration import JobDeclaration, JobPhase
 
 from . import coordinator_facts
@@ -53,6 +53,11 @@ class Coordinator:
 
     def left(self, node: str, *, silent: bool = False) -> Effects:
         return self.learn(coordinator_facts.SessionBroke(node=node, silent=silent))
+
+    def placed(self, node: str, place: NodePlace) -> None:
+        """Where a launcher's node is, known since it has joined: the next layout says so. Nothing is begun for it."""
+        if node in self.members:
+            self.members[node].place = place
 
     def no_progress(self, step: int = -1) -> Effects:
         """`step`: that the workers are at; -1 if unknown."""

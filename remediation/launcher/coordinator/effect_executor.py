@@ -30,7 +30,7 @@ from .coordinator_effects import (
     Start,
 )
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
-from .membership import Member, precedes
+from .membership import Member, place_in, precedes
 from .quorum import Electorate
 from .worker_registry import JoinRequest
 
@@ -111,7 +111,7 @@ class EffectExecutor:
         own = body["node"] == state.declaration.node
         if not own and self._server.peer("launcher", body["node"], state.declaration.job) is None:
             return {"accepted": False, "coordinator": ""}  # its session has ended since: nobody would tell of the next end
-        member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), gpus=gpus, incarnation=body["incarnation"])
+        member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), gpus=gpus, incarnation=body["incarnation"], place=place_in(body))
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
         elastic = msgspec.convert(body.get("elastic", ()), tuple[JoinRequest, ...])
@@ -128,6 +128,8 @@ class EffectExecutor:
             self.do(self._in_place.late_failure(body))
         elif kind in ELASTIC_REPORTS:
             self._in_place.report(kind, body)
+        elif kind == "place":
+            self.coordinator.placed(node, place_in(body))
         elif kind == "worker_finished":
             self.do(self.coordinator.worker_finished(str(body["worker"]), int(body["epoch"]), int(body["step"])))
         elif kind == "finished":

@@ -9,7 +9,7 @@ begins another epoch with a higher number.
 from msgspec.structs import replace
 
 from eagle_eye.errors import PermanentError
-from eagle_eye.types import Layout, RankPlacement, Transition, digest_of
+from eagle_eye.types import Layout, NodePlace, RankPlacement, Transition, digest_of
 from remediation.launcher.job_declaration import DEATH, LOST, EpochRequest, JobPhase
 
 from .coordinator_effects import (
@@ -35,6 +35,7 @@ from .coordinator_facts import (
 from .coordinator_state import CoordinatorState, Effects
 from .membership import Member, rank_order, rank_placements
 
+UNKNOWN = NodePlace()
 ISOLATED = "too few launchers of the job can be reached to begin another epoch"
 
 # --- begin ------------------------------------------------------------------------------------------------------------
@@ -222,11 +223,13 @@ def prepare(state: CoordinatorState, layout: Layout, nodes: tuple[str, ...]) -> 
 def _layout(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Layout:
     request = state.request
     idle = [member for member in state.membership.ordered(state.last) if member not in members]
+    places = {member.node: member.place for member in (*members, *idle) if member.place != UNKNOWN}
     return Layout(
         job=state.declaration.job, epoch=state.epoch, time=state.clock.now(), coordinator=state.declaration.node,
         launchers={member.node: member.address for member in (*members, *idle)}, placements=placements,
         excluded=tuple(sorted(state.membership.evicted)), reason=request.reason, plan=request.plan, resume_step=request.resume_step,
         skipped=tuple(sorted(state.skipped)), restarts=state.budget.spent, restarts_by_kind=state.budget.spent_by_kind, in_place=request.in_place,
+        places=places,
     )  # fmt: skip
 
 

@@ -1,11 +1,15 @@
 """The membership of a job: which launchers take part, in which order they coordinate, and which nodes are evicted."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from eagle_eye.types import Layout, RankPlacement
+from eagle_eye.types import Layout, NodePlace, RankPlacement
 from remediation.launcher.parallel_sizes import DATA_PARALLEL, ParallelSizes
+
+log = logging.getLogger(__name__)
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -20,6 +24,8 @@ class Member(msgspec.Struct, kw_only=True):
     """UUID of the GPU of each slot; empty where they are not known."""
     incarnation: str
     """Random id of the launcher's process."""
+    place: NodePlace = NodePlace()
+    """Where its node is, as the launcher knows; told with the next layout."""
     connected: bool = True
     silent: bool = False
     """Its session broke because nothing was heard of it: its process may be there."""
@@ -27,6 +33,15 @@ class Member(msgspec.Struct, kw_only=True):
     def gpu_of(self, slot: int) -> str:
         """UUID of a slot's GPU, '' if it is not known."""
         return self.gpus[slot] if slot < len(self.gpus) else ""
+
+
+def place_in(words: Mapping[str, Any]) -> NodePlace:
+    """Where its node is, of what a launcher says; unknown where it says nothing, as an older one does, or what cannot be a place."""
+    try:
+        return msgspec.convert(words.get("place") or NodePlace(), NodePlace)
+    except msgspec.ValidationError as error:
+        log.warning("a launcher says where its node is, and it is not understood: %s", error)
+        return NodePlace()
 
 
 class Membership:

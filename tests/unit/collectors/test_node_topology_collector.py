@@ -12,6 +12,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import NodesConfig, TopologyConfig
 from eagle_eye.node_devices import NodeGpu, gpus_told
 from eagle_eye.node_places import place_told
+from eagle_eye.place_file import NAME, read_place
 from eagle_eye.types import Event, Kind, NodePlace
 from fakes.sysfs import ACTIVE, DOWN, HDR, Sysfs
 
@@ -106,6 +107,29 @@ def test_a_node_that_nobody_knows_says_nothing_and_one_that_is_known_no_more_say
     assert event.attributes == {}
     node.clock.advance(1.0)
     assert place_told(msgspec.structs.replace(event, node="n1")) == NodePlace()
+
+
+def test_the_place_is_left_for_the_launchers_here_and_changes_with_it(node: Node) -> None:
+    assert node.look() == []
+    assert not (node.folder / NAME).exists(), "nothing is known"
+    node.slurm.write_text(CONF)
+    node.look(60.0)
+    assert read_place(node.folder, "n1") == NodePlace(switch="leaf-1", rack="b1", source="slurm")
+    (node.folder / NAME).unlink()
+    node.look(60.0)
+    assert read_place(node.folder, "n1").switch == "leaf-1", "removed by whoever it was"
+    node.slurm.unlink()
+    node.look(60.0)
+    assert read_place(node.folder, "n1") == NodePlace()
+
+
+def test_a_run_directory_that_takes_nothing_is_named_and_the_jobs_are_told_all_the_same(node: Node) -> None:
+    node.slurm.write_text(CONF)
+    node.register("r1")
+    (node.folder / NAME).mkdir()
+    assert told(node.look()) == [("t/gpt/r1", {"switch": "leaf-1", "rack": "b1", "source": "slurm"})]
+    (problem,) = node.collector.problems
+    assert f"{NAME} cannot be written" in problem
 
 
 def test_a_source_that_is_broken_is_named_and_the_others_count(node: Node) -> None:

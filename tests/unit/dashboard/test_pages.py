@@ -11,10 +11,11 @@ from dashboard.pages import available
 from dashboard.sources import VARIABLE
 from eagle_eye.access import Person, Role
 from eagle_eye.access.tokens import add_person
+from eagle_eye.checkpoint_safety import NodeSafety, SafeStep
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Breaker, Culprit, Entity, Incident, IncidentState, Kind, Severity
+from eagle_eye.types import Breaker, Culprit, Entity, Incident, IncidentState, Kind, Layout, RankPlacement, Severity
 from fakes.dashboard_page import page, seek_components_once, shown
 
 ENTRY = str(Path(__file__).parents[3] / "dashboard" / "entry" / "page.py")
@@ -174,3 +175,19 @@ def test_a_breaker_that_is_open_says_since_when_why_and_how_a_person_closes_it(s
     assert "breaker open" in text
     assert "it did not help twice" in text
     assert "eagle-eye breaker close breaker-7" in text
+
+
+def test_a_job_shows_its_newest_safe_checkpoints_and_what_keeps_them_from_being_newer(state, ledger):
+    names = ("node-a", "node-b")
+    placements = tuple(RankPlacement(worker=f"run/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(names))
+    layout = Layout(job="team/gpt/run", epoch=1, time=NOW, coordinator="node-a", launchers=dict.fromkeys(names, ""), placements=placements)
+    ledger.save_job(layout.job, layout, "node-a:1", "restart:3", 3)
+    ledger.save_job("team/gpt/other", msgspec.structs.replace(layout, job="team/gpt/other"), "node-a:1", "restart:3", 3)
+    assert "Newest safe checkpoint" not in shown(page("job", job="team/gpt/other").run()), "it has told of none"
+    tiers = {"memory": SafeStep(step=1234, time=1.0), "backup": SafeStep(failure="no <memory> there")}
+    ledger.save_safety([NodeSafety(job=layout.job, node=node, time=NOW, tiers=tiers, kept_by="node-b", shared="switch leaf-1" if node == "node-a" else "") for node in names])
+    text = shown(page("job", job=layout.job).run())
+    assert "Newest safe checkpoint" in text
+    assert "1,234" in text
+    assert "node-a: no &lt;memory&gt; there; node-b: no &lt;memory&gt; there" in text
+    assert "Both copies of node-a and node-b on switch leaf-1" in text

@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,10 @@ from click.testing import CliRunner, Result
 from fsspec.implementations.memory import MemoryFileSystem
 
 from eagle_eye.app.cli import main
+from eagle_eye.checkpoint_safety import NodeSafety, SafeStep
+from eagle_eye.ledger import Ledger
 from eagle_eye.training import checkpoint
+from eagle_eye.types import Layout, RankPlacement
 
 Cli = Callable[..., Result]
 
@@ -205,3 +210,22 @@ def test_prune_keeps_the_newest_finite_one(home: Path) -> None:
         checkpoint.save({"w": torch.full((4,), float("nan"))}, step, home)
     typed("prune", home, "--keep", 2)
     assert steps(home) == [30, 40, 50]
+
+
+def test_status_shows_what_is_safe_of_jobs_that_run_and_what_keeps_it_from_being_newer(home: Path, ledger_path: Path) -> None:
+    nothing = typed("status", "--state-dir", ledger_path.parent)
+    assert "no running job has told of a checkpoint" in nothing.output
+    placements = tuple(RankPlacement(worker=f"7/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(("n0", "n1")))
+    layout = Layout(job="team/gpt/7", epoch=1, time=1.0, coordinator="n0", launchers={"n0": "", "n1": ""}, placements=placements)
+    tiers = {"memory": SafeStep(step=120, time=time.time() - 3600.0), "storage": SafeStep(failure="No space left on device")}
+    with closing(Ledger.open(ledger_path)) as ledger:
+        ledger.save_job(layout.job, layout, "n0:1", "restart:3", 3)
+        ledger.save_safety([NodeSafety(job=job, node=node, time=2.0, tiers=tiers, kept_by="n1", shared="host h" if node == "n0" else "") for node in ("n0", "n1") for job in (layout.job, "team/over/1")])
+    lines = [line.split(maxsplit=4) for line in typed("status", "--state-dir", ledger_path.parent).output.splitlines()]
+    assert lines[1] == ["team/gpt/7", "in", "memory", "120", "1h"]
+    assert lines[2] == ["team/gpt/7", "in", "storage", "none", "n0: No space left on device; n1: No space left on device"]
+    assert " ".join(lines[3]) == "team/gpt/7: both copies of n0 and n1 on host h: if that fails, the job goes on from storage"
+    assert len(lines) == 4
+    [told] = map(json.loads, typed("status", "--json", "--job", "team/over/1", "--state-dir", ledger_path.parent).output.splitlines())
+    assert (told["job"], told["tiers"]["memory"]["step"]) == ("team/over/1", 120)
+    assert "is the name right" in typed("status", "--job", "team/none/1", "--state-dir", ledger_path.parent).output

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from eagle_eye.training.checkpoint.memory_segment import (
     SegmentFile,
     fetched_beside,
 )
-from eagle_eye.types import Layout, RankPlacement
+from eagle_eye.types import Layout, NodePlace, RankPlacement
 from remediation.checkpoint import backup_keeper, checkpoint_cache
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.checkpoint.copy_search import Found, Wanted
@@ -27,14 +27,18 @@ from .test_copies_over_tcp import payload_of, written
 NODES = ("n0", "n1")
 
 
-def layout_of(nodes: Sequence[str], epoch: int = 2) -> Layout:
+def layout_of(nodes: Sequence[str], epoch: int = 2, switches: Mapping[str, str] | None = None) -> Layout:
+    places = {node: NodePlace(switch=switch) for node, switch in (switches or {}).items()}
     return Layout(
-        job="t/j/r", epoch=epoch, time=1.0, coordinator="n0", launchers={node: f"127.0.0.1:{node[1]}" for node in nodes},
+        job="t/j/r", epoch=epoch, time=1.0, coordinator="n0", places=places, launchers={node: f"127.0.0.1:{node[1]}" for node in nodes},
         placements=tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(nodes)),
     )  # fmt: skip
 
 
 class Cluster:
+    switches: Mapping[str, str] = {}
+    """Of its nodes, from the next layout on."""
+
     def __init__(self, folder: Path, nodes: Sequence[str] = NODES) -> None:
         self.folder = folder
         self.told: list[tuple[str, dict[str, str]]] = []
@@ -57,7 +61,11 @@ class Cluster:
         for node in lost:
             self.caches[node] = self.cache(node)
             self.caches[node].start()
-        self.layout = layout_of(self.layout.nodes, self.layout.epoch + 1)
+        self.begin()
+
+    def begin(self) -> None:
+        """The next epoch."""
+        self.layout = layout_of(self.layout.nodes, self.layout.epoch + 1, self.switches)
 
     async def close(self) -> None:
         for cache in self.caches.values():
@@ -154,7 +162,7 @@ def test_a_copy_that_was_written_anew_while_it_was_fetched_is_not_told_as_broken
         with closing(written(own, {0: 5, 1: 6}, rank=1)) as segment:
             if rewritten:
                 segment.clear(1)
-            cluster.caches["n1"]._settled(Place(own.name, 1), 2, True, "bytes 0 to 65536 are not as they were written")
+            cluster.caches["n1"]._settled("n0", Place(own.name, 1), 2, True, "bytes 0 to 65536 are not as they were written")
             await asyncio.sleep(0.01)
             assert [(attributes["step"], "is broken" in text) for text, attributes in cluster.told] == ([] if rewritten else [("6", True)])
 
@@ -204,3 +212,51 @@ def test_what_is_lost_with_nodes_is_in_memory_unless_two_of_them_are_neighbours(
                 assert payload_of(Path(found.path), 5) == before[node]
 
     run(tmp_path, work, "n0", "n1", "n2", "n3")
+
+
+FOUR = ("n0", "n1", "n2", "n3")
+
+
+async def in_memory(cluster: Cluster) -> dict[str, bytes]:
+    """Each node has its checkpoint of step 5, and another one keeps it; what is in it."""
+    own = {node: cluster.folder / f"ee-{node}-0.memory" for node in cluster.layout.nodes}
+    for rank, path in enumerate(own.values()):
+        written(path, {0: 5}, rank=rank, payload=ROW).close()
+    before = {node: payload_of(path, 5) for node, path in own.items()}
+    await until(lambda: all(CopyState.BACKED_UP in states(cache) for cache in cluster.caches.values()))
+    return before
+
+
+def test_a_switch_that_takes_two_nodes_takes_neither_of_their_copies(tmp_path: Path) -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.switches = {"n0": "a", "n1": "a", "n2": "b", "n3": "b"}
+        cluster.begin()
+        before = await in_memory(cluster)
+        await cluster.lose("n2", "n3")
+        for node in ("n2", "n3"):
+            own = tmp_path / f"ee-{node}-0.memory"
+            wanted = Wanted(rank=int(node[1]), world=2, path=own, worker=f"r/{node}/0")
+            found: Found = await until(lambda node=node, wanted=wanted: (answer := cluster.caches[node].fetch(7, wanted)).state != "busy" and answer)
+            assert payload_of(Path(found.path), 5) == before[node]
+
+    run(tmp_path, work, *FOUR)
+
+
+def test_labels_that_change_within_an_epoch_move_nothing_until_the_next(tmp_path: Path) -> None:
+    def kept() -> set[str]:
+        return {path.name for path in tmp_path.glob("ee-*-backup-*")}
+
+    async def work(cluster: Cluster) -> None:
+        await in_memory(cluster)
+        ring = {f"ee-n{(rank + 1) % 4}-backup-{rank}of2.memory" for rank in range(4)}
+        assert kept() == ring, "nothing is known: in the order of the layout"
+        cluster.switches = {"n0": "a", "n1": "a", "n2": "b", "n3": "b"}
+        for rank, node in enumerate(FOUR):
+            written(tmp_path / f"ee-{node}-0.memory", {1: 6}, rank=rank, payload=ROW).close()
+        await until(lambda: all(any(copy.step == 6 and copy.state is CopyState.BACKED_UP for copy in cache._copies.values()) for cache in cluster.caches.values()))
+        assert kept() == ring
+        cluster.begin()
+        across = {f"ee-n{(rank + 2) % 4}-backup-{rank}of2.memory" for rank in range(4)}
+        await until(lambda: kept() == ring | across)
+
+    run(tmp_path, work, *FOUR)

@@ -23,7 +23,7 @@ from eagle_eye.training.checkpoint.memory_segment import (
     slot_bytes,
 )
 from remediation.checkpoint import backup_keeper, copy_client, copy_wire
-from remediation.checkpoint.backup_keeper import BackupFailure, BackupKeeper
+from remediation.checkpoint.backup_keeper import OVERTAKEN, BackupFailure, BackupKeeper
 from remediation.checkpoint.copy_client import CopyChanged, CopyClient, CopyGone
 from remediation.checkpoint.copy_files import CopyFiles, CopyName
 from remediation.checkpoint.copy_search import Wanted, _bring
@@ -68,7 +68,7 @@ class Node:
         self.folder = folder
         self.settled: list[tuple[Place, int, bool, str]] = []
         self.due: list[CopyName] = []
-        self.server = CopyServer("127.0.0.1", KEY, self.files, lambda _: (self.due, 4), lambda *words: self.settled.append(words), lambda _: None, None)
+        self.server = CopyServer("127.0.0.1", KEY, self.files, lambda *_: (self.due, 4), lambda _node, *words: self.settled.append(words), lambda _: None, None)
 
     def files(self) -> CopyFiles:
         return CopyFiles(self.folder, "ee-", 1)
@@ -119,6 +119,42 @@ def test_a_copy_arrives_with_the_same_bits_and_comes_back_from_the_neighbour(nod
     fetched = ours.own.with_name("ee-0-fetched.memory")
     assert {step: payload_of(fetched, step) for step in (5, 6)} == before
     assert not reasons
+
+
+def test_a_copy_that_its_worker_writes_anew_each_time_before_it_is_here_is_told_once_and_tried_less_often(nodes: tuple[Node, Node]) -> None:
+    """As where the worker has memory for two copies alone: what is fetched gives way to the save after the next."""
+    ours, neighbour = nodes
+    written(ours.own, {0: 5, 1: 6}).close()
+    overtaken, _ = ours.names()
+    with closing(MemorySegment.open(ours.own)) as segment:
+        content = segment.read(1)
+        segment.stamp(1, 7, 9, content.table, content.sums, content.payload_bytes)
+    told: list[BackupFailure] = []
+    with closing(neighbour.keeper(told)) as keeper:
+        assert [keep(keeper, ours, overtaken) for _ in range(OVERTAKEN + 2)] == [False] * (OVERTAKEN + 2)
+        [failure] = told
+        assert (failure.step, failure.retry_s, "make room for a third" in failure.failure.reason) == (6, 1.0, True)
+        assert "make room for a third" in keeper.failing
+        assert not ours.settled, "nothing is wrong with the copy"
+        keeper._retry_at.clear()
+        assert keep(keeper, ours, ours.names()[0])
+        assert not keeper.failing
+
+
+def test_bytes_that_changed_because_their_slot_is_written_anew_are_no_broken_copy(nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, neighbour = nodes
+    segment = written(ours.own, {0: 5, 1: 6})
+    name, _ = ours.names()
+
+    def overtaken(*_: object) -> None:
+        segment.clear(1)
+        raise CopyChanged("bytes 0 to 65536 of the copy of step 6 are not as they were written")
+
+    monkeypatch.setattr(CopyClient, "fetch", overtaken)
+    with closing(neighbour.keeper([])) as keeper:
+        assert not keep(keeper, ours, name)
+    assert not ours.settled
+    segment.close()
 
 
 def test_a_flipped_bit_is_found_before_the_copy_is_visible(nodes: tuple[Node, Node]) -> None:

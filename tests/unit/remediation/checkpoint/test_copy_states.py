@@ -1,8 +1,5 @@
-"""States of copies, and who keeps whose: values in, values out."""
+"""States of copies: values in, values out."""
 
-import pytest
-
-from remediation.checkpoint.backup_ring import neighbour_of, predecessor_of, search_order
 from remediation.checkpoint.copy_states import (
     CopyState,
     Held,
@@ -23,21 +20,6 @@ A, B = Place("0.memory", 0), Place("0.memory", 1)
 
 def each(_file: str, _step: int) -> bool:
     return True
-
-
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_each_node_keeps_the_copies_of_one_other_node(count: int) -> None:
-    nodes = [f"n{index}" for index in range(count)]
-    assert sorted(neighbour_of(node, nodes) for node in nodes) == nodes
-    for node in nodes:
-        assert neighbour_of(node, nodes) != node
-        assert predecessor_of(neighbour_of(node, nodes), nodes) == node
-        assert search_order(node, nodes)[0] == neighbour_of(node, nodes)
-        assert sorted((node, *search_order(node, nodes))) == nodes
-
-
-def test_a_node_alone_or_left_out_has_no_neighbour() -> None:
-    assert (neighbour_of("a", ["a"]), predecessor_of("a", ["a"]), neighbour_of("x", ["a", "b"]), predecessor_of("x", ["a", "b"])) == ("", "", "", "")
 
 
 def test_a_copy_from_its_writing_to_storage() -> None:

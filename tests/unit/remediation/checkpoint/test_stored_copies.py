@@ -135,7 +135,7 @@ def test_a_single_node_brings_its_copies_to_storage_and_says_so_with_the_interva
                     ours.save(step)
                     await until(lambda step=step: any(copy.step == step for copy in cache._copies.values()))
                 await until(lambda: any(copy.state is CopyState.PERSISTENT and copy.step == 3 for copy in cache._copies.values()))
-                await until(lambda: told)
+                await until(lambda: "checkpoint.saved" in [event for event, _, _ in told])
                 cache._storage.interval.every = 1 << 30  # type: ignore[union-attr]  # the next one is not due
                 ours.save(4)
                 await cache.store_newest(60)
@@ -145,10 +145,12 @@ def test_a_single_node_brings_its_copies_to_storage_and_says_so_with_the_interva
 
     with caplog.at_level(logging.INFO):
         asyncio.run(until_stored())
-    event, _, attributes = told[0]
-    assert (event, attributes["step"], attributes["finite"], attributes["worker"]) == ("checkpoint.saved", "3", "True", "r/n0/0")
+    attributes = next(attributes for event, _, attributes in told if event == "checkpoint.saved")
+    assert (attributes["step"], attributes["finite"], attributes["worker"]) == ("3", "True", "r/n0/0")
     assert attributes["path"] == str(ours.home / "step-000000000003.json")
     assert float(attributes["advised_s"]) > 0
     assert float(attributes["advised_loss"]) > 0
     assert "counted as if training stood still" in caplog.text
+    safe = next(attributes for event, _, attributes in told if event == "checkpoint.safe")
+    assert (int(safe["memory_step"]) >= 1, safe["storage_step"], "backup_step" in safe) == (True, "-1", False), "the only node has no other one"
     assert [entry.missing for entry in checkpoint.entries(ours.home)] == ["", ""]

@@ -138,6 +138,9 @@ class Choosy:
     def save_changes(self, told):
         self.ledger.save_changes(told)
 
+    def save_safety(self, told):
+        self.ledger.save_safety(told)
+
     def incident_record(self, incident):
         return self.ledger.incident_record(incident)
 

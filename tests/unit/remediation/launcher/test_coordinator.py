@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.types import Layout
+from eagle_eye.types import Layout, NodePlace
 from fakes.plain_coordinator import Job, layout_of, only
 from remediation.launcher.coordinator.coordinator import JobPhase
 from remediation.launcher.coordinator.coordinator_effects import (
@@ -18,7 +18,7 @@ from remediation.launcher.coordinator.coordinator_effects import (
 )
 from remediation.launcher.coordinator.coordinator_facts import WorkerDied
 from remediation.launcher.coordinator.heal_budget import HealRule, parse_heal
-from remediation.launcher.coordinator.membership import precedes
+from remediation.launcher.coordinator.membership import place_in, precedes
 from remediation.launcher.coordinator.quorum import electorate_of
 
 
@@ -51,6 +51,29 @@ def test_the_job_starts_when_everybody_is_here() -> None:
     assert only(job.acknowledge("n1"), Start)
     told = only(job.coordinator.started(1), EmitEvent)
     assert [event.name for event in told] == ["job.started", "epoch.started"]
+
+
+def test_a_layout_says_where_its_nodes_are_as_they_said_before_it_began() -> None:
+    """Who keeps whose checkpoints follows from it: it stays for as long as the epoch does."""
+    job = Job(nodes=2)
+    leaf_1, leaf_2 = NodePlace(switch="leaf-1"), NodePlace(switch="leaf-2", rack="a07")
+    job.join("n0", place=leaf_1)
+    job.join("n1")
+    job.acknowledge("n0", "n1")
+    assert job.layout.places == {"n0": leaf_1}, "n1 knows nothing, or is older"
+    job.coordinator.placed("n1", leaf_2)
+    job.coordinator.placed("n9", leaf_2)
+    assert job.pass_time(60) == []
+    assert job.layout.places == {"n0": leaf_1}
+    job.coordinator.died(1)
+    job.acknowledge("n0", "n1")
+    assert job.layout.places == {"n0": leaf_1, "n1": leaf_2}
+
+
+@pytest.mark.parametrize("told", [{}, {"place": None}, {"place": 3}, {"place": {"switch": 7}}, {"place": {"switch": "x" * 401}}, {"place": {"switch": "a\0b"}}])
+def test_a_place_that_cannot_be_one_is_unknown(told: dict[str, object]) -> None:
+    assert place_in(told) == NodePlace()
+    assert place_in({"place": {"switch": "leaf-1", "colour": "red"}}) == NodePlace(switch="leaf-1"), "of a newer launcher"
 
 
 def test_the_fewest_start_after_the_time_for_joining() -> None:

@@ -13,19 +13,22 @@ import msgspec
 import pytest
 from psutil import net_if_addrs
 
-from eagle_eye.config import CheckpointsConfig
+from eagle_eye.config import CheckpointsConfig, NodesConfig, TopologyConfig
 from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
+from eagle_eye.place_file import write_place
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.training.object_path import ObjectPath
-from eagle_eye.types import Layout, RankPlacement
+from eagle_eye.types import Layout, NodePlace, RankPlacement
 from fakes.no_descriptors import no_descriptors
 from fakes.paper_settings import settings
+from remediation.launcher import own_place
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.coordinator.failure_signature import signal_name
 from remediation.launcher.coordinator.quorum import Electorate
 from remediation.launcher.launcher import clean_up, make_directories
 from remediation.launcher.launcher_settings import LauncherSettings
+from remediation.launcher.own_place import OwnPlace
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.worker.death_watch import DeathWatch, parse_stat, process_stat
@@ -69,6 +72,29 @@ def test_the_interpreter_behind_a_shim_is_found(tmp_path: Path) -> None:
 def test_a_command_that_cannot_run_is_refused_by_name(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         parse_training_command(words, tmp_path)
+
+
+def test_a_launcher_knows_the_place_of_its_node_by_the_agent_else_by_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_place, "LOOK_S", 0.001)
+    topology = TopologyConfig(nodes=(NodesConfig(hosts="n[0-3]", switch="leaf-1"),))
+    own = OwnPlace("n1", tmp_path, topology)
+    assert own.now() == NodePlace(switch="leaf-1", source="configuration")
+    reports: list[tuple[str, dict]] = []
+
+    async def until_told(count: int) -> None:
+        async with asyncio.timeout(30):
+            watch = asyncio.create_task(own.watch(lambda kind, body: reports.append((kind, body))))
+            while len(reports) < count:
+                await asyncio.sleep(0.001)
+            watch.cancel()
+
+    place = NodePlace(switch="leaf-2", rack="a07", source="lldp")
+    write_place(tmp_path, "n1", place)
+    asyncio.run(until_told(1))
+    assert own.now() == place
+    write_place(tmp_path, "n1", NodePlace(switch="leaf-3"))
+    asyncio.run(until_told(2))
+    assert [(kind, body["place"]["switch"], body["lasting"]) for kind, body in reports] == [("place", "leaf-2", True), ("place", "leaf-3", True)], "once each"
 
 
 def test_two_jobs_have_two_folders_of_checkpoints(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 """Which slot of a segment a save takes: a kill at any moment of it leaves the newest step that was said to be safe, or a newer one."""
 
+import errno
+import os
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 
-from eagle_eye.training.checkpoint import memory_restore, rank_agreement, state_copy
+from eagle_eye.training import messages
+from eagle_eye.training.checkpoint import memory_restore, memory_segment, rank_agreement, state_copy
 from eagle_eye.training.checkpoint.memory_checkpoints import COPIES_VARIABLE
 from eagle_eye.training.checkpoint.memory_segment import SegmentFile, SlotStamp, slot_to_write
 
@@ -147,6 +151,101 @@ def test_a_segment_with_fewer_slots_than_are_wanted_is_replaced_once_a_new_copy_
     other.saved(2)
     assert steps_in(tmp_path / "0.memory") == [2, -1, -1]
     other.memory.close()
+
+
+# --- no room for three -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Messages to the launcher of a worker that is to have three copies."""
+    told: list[dict[str, Any]] = []
+    for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_EPOCH", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {COPIES_VARIABLE: "3", "EAGLE_EYE_SOCKET": "launcher", "EAGLE_EYE_WORKER": "run/a/0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(messages, "send", lambda _, message: told.append(dict(messages.decode(message))))
+    return told
+
+
+def room_for(copies: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the state of a Trainer, 3 MiB, and what is kept free beside it."""
+    monkeypatch.setattr(memory_segment, "free_memory", lambda: int(copies * (3_300 << 10)))
+
+
+@pytest.mark.parametrize("fetched", [0, 1])
+def test_where_three_copies_have_no_room_two_are_kept_and_a_kill_leaves_what_was_safe(
+    tmp_path: Path, stopped: threading.Event, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, fetched: int, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    room_for(2.5, monkeypatch)
+    trainer = trainer_at(tmp_path / "0.memory")
+    values = [trainer.saved(step) for step in (1, 2)]
+    assert sorted(steps_in(tmp_path / "0.memory")) == [1, 2]
+    with closing(SegmentFile(tmp_path / "0.memory")) as file:
+        file.hold(steps_in(tmp_path / "0.memory").index(2 - fetched), 2 - fetched, 60.0)
+    for step in (3, 4, 5):
+        left = left_by_a_kill(trainer, tmp_path / "0.memory", stopped, step)
+        other = successor(left)
+        found = other.memory.load(other.state())
+        other.memory.close()
+        assert found is not None
+        assert found.step == step - 1
+        assert same(other.values(), values[-1])
+        values.append(trainer.saved(step))
+    trainer.memory.close()
+    [message] = [message for message in told if message["kind"] != "memory_checkpoint_loaded"]
+    assert [message[name] for name in ("kind", "worker", "errno", "slots", "wanted")] == ["memory_checkpoint_reduced", "run/a/0", "ENOMEM", 2, 3]
+    assert caplog.text.count("holds 2 copies of the state, not 3") == 1
+
+
+def test_a_shared_memory_that_is_full_counts_as_no_room(tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = os.posix_fallocate
+
+    def full(file: int, at: int, size: int) -> None:
+        if size > 8 << 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(file, at, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    trainer = trainer_at(tmp_path / "0.memory")
+    trainer.saved(1)
+    assert steps_in(tmp_path / "0.memory") == [1, -1]
+    assert [message["errno"] for message in told] == ["ENOSPC"]
+    assert [path.name for path in tmp_path.iterdir()] == ["0.memory"], "nothing of the attempt is left"
+    trainer.memory.close()
+
+
+def test_where_not_even_two_have_room_it_is_a_failure_as_before(tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    room_for(1.5, monkeypatch)
+    trainer = Trainer(tmp_path / "0.memory")
+    trainer.step()
+    assert not trainer.memory.prepare(trainer.state())
+    assert [message["kind"] for message in told] == ["memory_checkpoint_failed"]
+    trainer.memory.close()
+
+
+def test_room_that_comes_back_is_used_by_the_next_process_of_the_worker(tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making it anew while training goes on would leave saves out that other ranks do."""
+    room_for(2.5, monkeypatch)
+    trainer = trainer_at(tmp_path / "0.memory")
+    trainer.saved(1)
+    room_for(1000, monkeypatch)
+    trainer.saved(2)
+    assert sorted(steps_in(tmp_path / "0.memory")) == [1, 2]
+    trainer.memory.close()
+    room_for(2.5, monkeypatch)
+    other = trainer_of_successor(tmp_path / "0.memory", 2)
+    inode = (tmp_path / "0.memory").stat().st_ino
+    other.saved(3)
+    assert (sorted(steps_in(tmp_path / "0.memory")), (tmp_path / "0.memory").stat().st_ino) == ([2, 3], inode), "what is there is written on: nothing is made anew"
+    other.memory.close()
+    room_for(1000, monkeypatch)
+    last = trainer_of_successor(tmp_path / "0.memory", 3)
+    assert sorted(steps_in(tmp_path / "0.memory")) == [2, 3], "until a copy in the new one is whole"
+    last.saved(4)
+    assert sorted(steps_in(tmp_path / "0.memory")) == [-1, -1, 4]
+    last.memory.close()
+    assert [message["kind"] for message in told if message["kind"] != "memory_checkpoint_loaded"] == ["memory_checkpoint_reduced"] * 2, "once a process"
 
 
 def test_the_slot_to_write_is_never_the_newest_and_a_held_one_only_where_there_is_no_other() -> None:
