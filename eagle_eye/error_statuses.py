@@ -115,7 +115,7 @@ STATUSES = (
         "other network error",
         DetectionMethod.EXCEPTION,
         Severity.SEV3,
-        r"no route to host|network is (unreachable|down)|host is (unreachable|down)|name or service not known"
+        r"no route to host|connection timed out|timed out connecting|network is (unreachable|down)|host is (unreachable|down)|name or service not known"
         r"|temporary failure in name resolution|\bibv_|infiniband|socket ?timeout|ncclsystemerror|ncclinternalerror",
         symptom=True,
     ),
