@@ -489,6 +489,7 @@ def test_an_optimizer_that_is_there_later_waits_from_then_on(trainer: Trainer, h
     trainer.memory.finish()
     found = trainer.memory.load(trainer.state())
     assert found is not None
+    assert found.step == 3, "the step waited for it"
     assert all(map(torch.equal, values, trainer.values())), "as it was before the step"
 
 
