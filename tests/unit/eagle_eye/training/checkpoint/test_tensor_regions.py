@@ -61,4 +61,5 @@ def test_regions_that_touch_are_one_whatever_lies_between_them_in_order() -> Non
 def test_regions_of_another_width_or_with_a_gap_stay_apart() -> None:
     assert len(joined([Region((0, 0), (2, 4)), Region((2, 0), (1, 3))])) == 2
     assert len(joined([Region((0, 0), (2, 4)), Region((3, 0), (2, 4))])) == 2
+    assert len(joined([Region((0, 0), (2, 4)), Region((2, 4), (2, 4))])) == 2
     assert joined([Region((), ())]) == [(Region((), ()), 0, [0])]
