@@ -29,13 +29,13 @@ class CheckpointEvents:
         if kind == "checkpoint":
             self._saved(worker, message)
         elif kind == "checkpoint_failed":
-            told = self._tell("checkpoint.failed", worker, message, UNSAVED, "worker {worker} could not save the checkpoint of step {step} to {path}: {reason}")
+            told = self._emit("checkpoint.failed", worker, message, UNSAVED, "worker {worker} could not save the checkpoint of step {step} to {path}: {reason}")
             self.refused(worker, "storage", told["reason"])
         elif kind == "memory_checkpoint_failed":
-            told = self._tell("checkpoint.memory_failed", worker, message, UNSAVED_IN_MEMORY, "worker {worker} has no checkpoint of step {step} in memory: {reason}")
+            told = self._emit("checkpoint.memory_failed", worker, message, UNSAVED_IN_MEMORY, "worker {worker} has no checkpoint of step {step} in memory: {reason}")
             self.refused(worker, "memory", told["reason"])
         elif kind == "memory_checkpoint_reduced":
-            self._tell(
+            self._emit(
                 "checkpoint.memory_reduced", worker, message, REDUCED,
                 "the memory of worker {worker} holds {slots} copies of its state, not {wanted}: {reason}; what is on its way to another node, or to storage, gives way to saves",
             )  # fmt: skip
@@ -44,11 +44,11 @@ class CheckpointEvents:
             self._event_log.of_job("checkpoint.loaded", loaded_message(worker, attributes), attributes)
 
     def _saved(self, worker: str, message: messages.ProbeMessage) -> None:
-        told = self._tell("checkpoint.saved", worker, message, SAVED, "checkpoint of step {step}")
+        told = self._emit("checkpoint.saved", worker, message, SAVED, "checkpoint of step {step}")
         if told["finite"] == "True":
             self.stored(step_of(told["step"]))
 
-    def _tell(self, event: str, worker: str, message: messages.ProbeMessage, fields: tuple[str, ...], text: str) -> dict[str, str]:
+    def _emit(self, event: str, worker: str, message: messages.ProbeMessage, fields: tuple[str, ...], text: str) -> dict[str, str]:
         attributes = _attributes(worker, message, fields)
         self._event_log.of_job(event, text.format_map(attributes), attributes)
         return attributes
