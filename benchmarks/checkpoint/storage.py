@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -104,7 +105,6 @@ def measured(folder: Path, tensors: Tensors, rounds: int) -> dict[str, float]:
         for name, way in ways.items():
             if name.startswith("read"):
                 forget(folder)
-            os.sync()
             found[name].append(seconds(way))
     return {name: statistics.median(times) for name, times in found.items()}
 
@@ -146,6 +146,7 @@ def main() -> int:
     parser.add_argument("--folder", default=None, help="on the disk that is measured; default: the temporary directory")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")  # that there is no process group, which is as it is meant
     count = int(options.gib * (1 << 30)) // TENSORS // 4
     tensors = {f"layer{index}": torch.rand(count) for index in range(TENSORS)}
     size, steal, load = count * 4 * TENSORS, neighbours(), os.getloadavg()[0]

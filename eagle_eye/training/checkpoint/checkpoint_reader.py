@@ -18,7 +18,7 @@ from . import distributed_tensor, shard_file
 from .checkpoint_directory import SavedCheckpoint, contents, directory_of
 from .distributed_tensor import LocalTensor
 from .manifest import ELEMENT_BITS, Manifest, ManifestTensor, TensorPiece, UnusableCheckpoint
-from .shard_file import ByteRange
+from .shard_file import ByteSpan
 from .tensor_regions import Region, whole
 
 if TYPE_CHECKING:
@@ -206,11 +206,11 @@ class _WantedPiece(NamedTuple):
     region: Region
     """What is needed of it."""
 
-    def span_at(self, place: ByteRange) -> ByteRange:
+    def span_at(self, place: ByteSpan) -> ByteSpan:
         """Where that is in the shard; the tensor lies at `place`."""
         bits = ELEMENT_BITS[self.stored.dtype]
         first, last = self.region.span_in(self.piece.region)
-        return ByteRange(place.begin + first * bits // 8, min(place.end, place.begin + -(-last * bits // 8)))
+        return ByteSpan(place.begin + first * bits // 8, min(place.end, place.begin + -(-last * bits // 8)))
 
 
 def _tensors(manifest: Manifest, folder: StoragePath, shard: int, needed: Sequence[_WantedPiece] | None = None) -> dict[str, "Tensor"]:

@@ -60,7 +60,7 @@ class TensorContent(NamedTuple):
     """Its content from one byte to before another; called in several threads."""
 
 
-class ByteRange(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes of a shard, from one to before another."""
 
     begin: int
@@ -109,7 +109,7 @@ def write_tensors(path: StoragePath, tensors: Sequence[TensorContent], rank: int
     return ShardFile(path.name, content.size, _joined(sums, chunks), rank)
 
 
-def _write_chunk(file: int, content: "_ShardContent", chunk: ByteRange) -> int:
+def _write_chunk(file: int, content: "_ShardContent", chunk: ByteSpan) -> int:
     checksum, at = 0, chunk.begin
     for part in content.parts(chunk):
         checksum, left = zlib.crc32(part, checksum), memoryview(part)
@@ -119,7 +119,7 @@ def _write_chunk(file: int, content: "_ShardContent", chunk: ByteRange) -> int:
     return checksum
 
 
-def _upload(path: ObjectPath, size: int, content: Callable[[ByteRange], bytes], rank: int) -> ShardFile:
+def _upload(path: ObjectPath, size: int, content: Callable[[ByteSpan], bytes], rank: int) -> ShardFile:
     """`content` is called in several threads."""
     chunk_bytes = object_chunk_bytes(size)
     chunks = chunks_of(size, chunk_bytes)
@@ -139,12 +139,12 @@ def object_chunk_bytes(size: int) -> int:
     return object_path.PART_BYTES * max(1, -(-size // (object_path.PART_BYTES * object_path.MOST_PARTS)))
 
 
-def chunks_of(size: int, chunk_bytes: int) -> list[ByteRange]:
+def chunks_of(size: int, chunk_bytes: int) -> list[ByteSpan]:
     """All of a shard, in order."""
-    return [ByteRange(begin, min(begin + chunk_bytes, size)) for begin in range(0, size, chunk_bytes)]
+    return [ByteSpan(begin, min(begin + chunk_bytes, size)) for begin in range(0, size, chunk_bytes)]
 
 
-def _joined(sums: Sequence[int], chunks: Sequence[ByteRange]) -> int:
+def _joined(sums: Sequence[int], chunks: Sequence[ByteSpan]) -> int:
     return crc32_sums.joined(zip(sums, (chunk.size for chunk in chunks), strict=True))
 
 
@@ -173,7 +173,7 @@ class _ShardContent:
     def size(self) -> int:
         return self._begins[-1]
 
-    def parts(self, chunk: ByteRange) -> Iterator[bytes | memoryview]:
+    def parts(self, chunk: ByteSpan) -> Iterator[bytes | memoryview]:
         """What is from one byte to before another, in order."""
         if chunk.begin < len(self._header):
             yield self._header[chunk.begin : chunk.end]
@@ -201,7 +201,7 @@ def checked_chunks(folder: StoragePath, shard: ShardFile) -> Iterator[bytes]:
     with _opened(path, shard) as source:
         chunks = chunks_of(shard.bytes, source.chunk_bytes)
 
-        def fetch(chunk: ByteRange) -> tuple[int, bytearray]:
+        def fetch(chunk: ByteSpan) -> tuple[int, bytearray]:
             data = bytearray(chunk.size)
             return source.read(memoryview(data), chunk.begin), data
 
@@ -220,7 +220,7 @@ def copy(folder: StoragePath, shard: ShardFile, target: StoragePath, advance: Ca
         return shard
     with _opened(folder / shard.name, shard) as source:
 
-        def content(chunk: ByteRange) -> bytes:
+        def content(chunk: ByteSpan) -> bytes:
             data = bytearray(chunk.size)
             source.read(memoryview(data), chunk.begin)
             advance(chunk.size)
@@ -253,7 +253,7 @@ def read(folder: StoragePath, shard: ShardFile) -> bytearray:
     return content
 
 
-def read_needed(folder: StoragePath, shard: ShardFile, needed: Callable[[Mapping[str, ByteRange]], Sequence[ByteRange]]) -> "bytearray | mmap.mmap":
+def read_needed(folder: StoragePath, shard: ShardFile, needed: Callable[[Mapping[str, ByteSpan]], Sequence[ByteSpan]]) -> "bytearray | mmap.mmap":
     """As `read`; of a shard whose chunks have sums of their own only those that are needed, each once. What was not read is zero.
 
     `needed`: from where the tensors lie, by name, what of the shard is.
@@ -264,15 +264,15 @@ def read_needed(folder: StoragePath, shard: ShardFile, needed: Callable[[Mapping
     there = set[int]()
     with _opened(path, shard) as source, memoryview(content := mmap.mmap(-1, shard.bytes)) as view:  # what is not written to takes no memory
 
-        def fetch(*spans: ByteRange) -> None:
+        def fetch(*spans: ByteSpan) -> None:
             touched = {index for span in spans if span.size > 0 for index in range(span.begin // size, -(-min(span.end, shard.bytes) // size))}
             thread_map(lambda index: _read_chunk(source, view, shard, index), sorted(touched - there), source.threads)
             there.update(touched)
 
-        fetch(ByteRange(0, 8))
+        fetch(ByteSpan(0, 8))
         begin = 8 + int.from_bytes(view[:8], "little")
-        fetch(ByteRange(8, begin))
-        places = {name: ByteRange(begin + each["data_offsets"][0], begin + each["data_offsets"][1]) for name, each in _header_of(content, path).items()}
+        fetch(ByteSpan(8, begin))
+        places = {name: ByteSpan(begin + each["data_offsets"][0], begin + each["data_offsets"][1]) for name, each in _header_of(content, path).items()}
         fetch(*needed(places))
     return content
 
