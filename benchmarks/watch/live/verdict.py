@@ -47,7 +47,8 @@ def names_right(fault: LiveFault, job: HarmJob, incident: Incident) -> bool:
         case Truth.NODE:
             return bool(entities) and all(each.kind is Kind.NODE and each.name == job.nodes[fault.node] for each in entities)
         case Truth.PATH:
-            return all(each.kind is Kind.LINK and each.name.startswith(f"{job.nodes[fault.node]}/") for each in entities)
+            accused = [culprit.entity for culprit in incident.culprits]  # whose exception shows it is a victim
+            return all(each.kind is Kind.LINK and each.name.startswith(f"{job.nodes[fault.node]}/") for each in accused)
         case Truth.STORAGE:
             return not incident.culprits and any("small-disk" in line.text for line in incident.evidence)
         case Truth.NOBODY:
