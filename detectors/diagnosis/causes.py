@@ -370,9 +370,7 @@ CAUSES = (
         "silent corruption",
         "replica.differs",
         Severity.SEV3,
-        follows=OF_LOSSES,
-        together_s=0.0,
-        early_s=float("inf"),
+        follows=OF_LOSSES, together_s=0.0, early_s=float("inf"),
         rivals=(
             ("a script that changes the parameters of one rank", "whether it comes back on the same rank after a restart"),
             ("a broken GPU or memory", "whether it comes back on the same machine: its ECC counters, and the GPU's diagnosis (dcgmi diag -r 3)"),

@@ -195,6 +195,13 @@ def bad_loss(draft: Draft) -> None:
             step.values["grad_norm"][:] *= 50.0
 
 
+def other_replica(draft: Draft) -> None:
+    for step in draft.steps:
+        step.values["replica_digest"] = np.full(len(draft.layout.workers), float(step.number), np.float32)
+        if draft.tick >= 10:
+            step.values["replica_digest"][1] += 1.0
+
+
 def strange_node(draft: Draft) -> None:
     if draft.tick >= 100:
         for values in draft.metrics[Kind.NODE].values():
@@ -215,6 +222,7 @@ def everything_goes_wrong() -> tuple[Frame, ...]:
         other_call,
         drained,
         bad_loss,
+        other_replica,
         SlowWorker(3, 4.0, 20, 38),
         FrozenWorker(0, 60, state="T"),
         SilentNode("node-3", 70),

@@ -486,19 +486,15 @@ def test_an_optimizer_that_is_there_later_waits_from_then_on(trainer: Trainer, h
             time.sleep(0.001)
         held.set()
 
-    helped = threading.Thread(target=let_go, daemon=True)
-    helped.start()
+    threading.Thread(target=let_go, daemon=True).start()
     trainer.step()
     held.set()
-    helped.join(10)
     trainer.memory.finish()
-    assert trainer.memory.waited_s > 0.0
-    assert trainer.memory.safe_step == 3
+    assert (trainer.memory.waited_s > 0.0, trainer.memory.safe_step) == (True, 3)
 
 
 def test_there_is_no_place_without_a_launcher_nor_behind_the_end(path: Path) -> None:
     assert not MemoryCheckpoints().has_place
     memory = MemoryCheckpoints(path=path)
-    assert memory.has_place
-    memory.close()
-    assert not memory.has_place
+    before, _ = memory.has_place, memory.close()
+    assert (before, memory.has_place) == (True, False)
