@@ -1,6 +1,7 @@
 """What of a state lies where in a slot: the tensors of this process one behind the other, and the rest as JSON."""
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -168,13 +169,22 @@ def _region_of(name: str, tensor: torch.Tensor) -> list[Any] | None:
 
 
 def all_finite(values: torch.Tensor) -> bool:
-    """Whether no value is infinite or NaN. A sum tells it at the speed of memory; only where that overflows each value is looked at."""
+    """Whether no value is infinite or NaN; a mask of attention, which a model may hold as a buffer, is as it should be.
+
+    A sum tells it at the speed of memory; only where that overflows each value is looked at.
+    """
     if values.dtype in _BITS:  # a sum of half precision overflows at once
         whole, exponent = _BITS[values.dtype]
-        return bool(((values.view(whole) & exponent).amax() != exponent).item())
+        return bool(((values.view(whole) & exponent).amax() != exponent).item()) or _is_mask(values)
     if values.element_size() == 1:
         values = values.to(torch.float32)
-    return bool(torch.isfinite(values.sum()).item()) or bool(torch.isfinite(values).all().item())
+    return bool(torch.isfinite(values.sum()).item()) or bool(torch.isfinite(values).all().item()) or _is_mask(values)
+
+
+def _is_mask(values: torch.Tensor) -> bool:
+    """Nothing but 0 and −∞, and both: what a softmax is to leave out."""
+    zero = values == 0
+    return bool(zero.any().item()) and bool((zero | (values == -math.inf)).all().item())
 
 
 def _dtype(text: str) -> torch.dtype:
