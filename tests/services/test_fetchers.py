@@ -8,18 +8,16 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.cluster.brokers import INSTALL, Tansu, tansu_binary
+from benchmarks.cluster.brokers import INSTALL, tansu_binary
 from detectors.diagnosis import Diagnosis
 from detectors.runtime.replay import recorded_messages, replay
 from eagle_eye import wire
 from eagle_eye.app import plugin_wiring
-from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock
-from eagle_eye.config import Config, load
 from eagle_eye.stream import FINDINGS, OBSERVATIONS, Stream
-from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Batch, Block, Entity, Event, Kind, Reading
 from fakes.synthetic_frames import layout_of
+from servers.kafka_site import Site, kafka_site
 
 pytestmark = pytest.mark.skipif(tansu_binary() is None, reason=f"no broker here: {INSTALL}")
 LAYOUT = layout_of(4, 2)
@@ -41,21 +39,12 @@ enabled = false
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[LocalCluster, Config, Stream]]:
-    with Tansu() as broker:
-        config_file = tmp_path / "eagle-eye.toml"
-        config_file.write_text(CONFIG.format(brokers=broker.address))
-        cluster = LocalCluster(folder=tmp_path, config_file=config_file, clock=SystemClock(), state_dir=tmp_path / "state")
-        config = load(config_file, state_dir=str(cluster.state_dir))
-        stream = open_stream(config, SystemClock())
-        try:
-            yield cluster, config, stream
-        finally:
-            cluster.stop()
-            stream.close()
+def site(tmp_path: Path) -> Iterator[Site]:
+    with kafka_site(tmp_path, CONFIG) as made:
+        yield made
 
 
-def test_they_are_killed_and_stopped_and_each_record_is_evaluated_once(site: tuple[LocalCluster, Config, Stream]) -> None:
+def test_they_are_killed_and_stopped_and_each_record_is_evaluated_once(site: Site) -> None:
     cluster, config, stream = site
     written, rng = _Writer(stream), random.Random(1)
     server = psutil.Process(cluster.start_further("detect", "--role", "detect").pid)

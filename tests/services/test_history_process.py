@@ -7,15 +7,13 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.cluster.brokers import INSTALL, Tansu, tansu_binary
+from benchmarks.cluster.brokers import INSTALL, tansu_binary
 from eagle_eye import wire
-from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock
-from eagle_eye.config import Config, load
 from eagle_eye.history.factory import open_history
 from eagle_eye.stream import OBSERVATIONS, Stream
-from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Batch, Block, Kind, Reading
+from servers.kafka_site import Site, kafka_site
 
 pytestmark = pytest.mark.skipif(tansu_binary() is None, reason=f"no broker here: {INSTALL}")
 JOB = "team/gpt/run"
@@ -34,21 +32,12 @@ file_s = 1.0
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[LocalCluster, Config, Stream]]:
-    with Tansu() as broker:
-        config_file = tmp_path / "eagle-eye.toml"
-        config_file.write_text(CONFIG.format(brokers=broker.address))
-        cluster = LocalCluster(folder=tmp_path, config_file=config_file, clock=SystemClock(), state_dir=tmp_path / "state")
-        config = load(config_file, state_dir=str(cluster.state_dir))
-        stream = open_stream(config, SystemClock())
-        try:
-            yield cluster, config, stream
-        finally:
-            cluster.stop()
-            stream.close()
+def site(tmp_path: Path) -> Iterator[Site]:
+    with kafka_site(tmp_path, CONFIG) as made:
+        yield made
 
 
-def test_it_is_killed_and_goes_on_and_ends_with_its_server(site: tuple[LocalCluster, Config, Stream]) -> None:
+def test_it_is_killed_and_goes_on_and_ends_with_its_server(site: Site) -> None:
     cluster, config, stream = site
     written = _Writer(stream)
     server = psutil.Process(cluster.start_further("detect", "--role", "detect").pid)
