@@ -8,7 +8,8 @@ each keeps those of exactly one other, and every launcher finds the same by itse
 
 Thus no pair is in one domain if, and only if, none has more than half of the nodes. The ranges for hosts, switches and racks lie around n/2, one within the
 other: a shift that is right for the narrowest is right for all. Where nothing is shared or known it is 1, and the ring is the layout's own order. Else it is
-a power of two where one fits, so that it stays when a node is lost: then so many nodes at the most are kept by another one than before (where none fits: half).
+a power of two where one fits, so that it stays when a node is lost: then so many nodes at the most are kept by another one than before (where none fits: half), unless it alone
+made a switch serve two racks, which turns the order.
 """
 
 from collections import Counter

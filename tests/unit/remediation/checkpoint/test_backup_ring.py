@@ -69,7 +69,8 @@ def test_a_node_that_is_lost_moves_the_copies_of_few_others(cluster: tuple[list[
     left = [node for node in nodes if node != lost]
     before, after = BackupRing(nodes, domains), BackupRing(left, domains)
     moved = sum(before.neighbour_of(node) != after.neighbour_of(node) for node in left)
-    if before.shift == after.shift > 1:
+    same_order = [node for node in before._nodes if node != lost] == list(after._nodes)  # the lost node may have been all that put a switch across two racks
+    if before.shift == after.shift > 1 and same_order:
         assert moved <= before.shift
 
 
