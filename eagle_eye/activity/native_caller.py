@@ -56,7 +56,7 @@ class CodeMap:
         self._tables: dict[int, UnwindTable | None] = {}
         """Base of a library → its table; None: it cannot be read."""
 
-    def waiter(self, address: int, stack_pointer: int, instruction: int = 0) -> str:
+    def waiter(self, address: int, stack_pointer: int, instruction: int) -> str:
         """Name of the library whose code waits at an address; '' if it cannot be told. The interpreter's locks are semaphores. `instruction`: where the thread is."""
         try:
             found = waiting(CallFrame(instruction, stack_pointer), self._read(), self._table, self._memory, platform.machine())
