@@ -34,7 +34,8 @@ class GpuCollector:
     retry_s: Seconds = 60.0
     """Seconds between two attempts to find a library, driver or GPU that is missing, or a GPU that was lost."""
     slow_s: Seconds = 10.0
-    """Seconds between two looks at what changes slowly: remapped rows, retired pages, PCIe link, NVLink state, fabric, MIG, processes."""
+    """Seconds between two looks at what changes slowly, or takes the driver long: remapped rows, retired pages, errors and state of the PCIe link,
+    energy, time throttled by heat or by the hardware, NVLink state, fabric, MIG, processes."""
     nvml: Any = None
     """The module `pynvml`, or a stand-in for it; None imports it when it is first needed."""
     clock: Clock = field(default_factory=SystemClock)

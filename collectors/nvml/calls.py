@@ -98,7 +98,7 @@ CALL_METRICS = (
     CallMetric(("ecc_sram_corrected_per_s",), _ecc_at("SRAM", _CORRECTED), FieldKind.COUNTER, slow=True),
     CallMetric(("ecc_sram_uncorrected_per_s",), _ecc_at("SRAM", _UNCORRECTED), FieldKind.COUNTER, slow=True),
     CallMetric(("ecc_sram_uncorrected_total",), _ecc_at("SRAM", _UNCORRECTED, "NVML_AGGREGATE_ECC"), slow=True),
-    CallMetric(("pcie_replays_per_s",), _one("nvmlDeviceGetPcieReplayCounter"), FieldKind.COUNTER, instead=True),
+    CallMetric(("pcie_replays_per_s",), _one("nvmlDeviceGetPcieReplayCounter"), FieldKind.COUNTER, slow=True, instead=True),
 )
 """`throttle_reasons` is NVML's bit mask as a float: exact, its bits end below 2^24. `pcie_generation`, `pcie_width`: of the link as it runs now;
 an idle GPU lowers its generation by itself. `processes`: those with a CUDA context. ECC by place: an H100 knows none of the fields for it, and tells

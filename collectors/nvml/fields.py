@@ -146,12 +146,12 @@ def _gauge(name: str, field: FieldId, factor: float = 1.0) -> FieldMetric:
     return FieldMetric(name, (field,), _GAUGE, factor)
 
 
-def _rate(name: str, *fields: FieldId) -> FieldMetric:
-    return FieldMetric(name, fields, _COUNTER)
+def _rate(name: str, *fields: FieldId, slow: bool = False) -> FieldMetric:
+    return FieldMetric(name, fields, _COUNTER, slow=slow)
 
 
-def _throttled(name: str, field: FieldId, drivers: DriverSpan = EVERY_DRIVER) -> FieldMetric:
-    return FieldMetric(name, (field,), _COUNTER, _NANOSECONDS, drivers=drivers)
+def _throttled(name: str, field: FieldId, drivers: DriverSpan = EVERY_DRIVER, *, slow: bool = False) -> FieldMetric:
+    return FieldMetric(name, (field,), _COUNTER, _NANOSECONDS, slow=slow, drivers=drivers)
 
 
 def _of_links(name: str, *fields: FieldId) -> FieldMetric:
@@ -166,26 +166,28 @@ _F = FieldId
 POWER = (
     _gauge("power_watts", _F.POWER_INSTANT, 1e-3),
     _gauge("power_watts", _F.POWER_AVERAGE, 1e-3),
-    FieldMetric("power_mean_watts", (_F.TOTAL_ENERGY_CONSUMPTION,), _COUNTER, 1e-3),
+    FieldMetric("power_mean_watts", (_F.TOTAL_ENERGY_CONSUMPTION,), _COUNTER, 1e-3, slow=True),
     _gauge("memory_temperature_celsius", _F.MEMORY_TEMP),
 )
 """Milliwatts, millijoules since the driver was loaded, degrees. `power_watts`: mean of the last second where the GPU has it (as nvidia-smi's
-power.draw), else of the moment; `power_mean_watts`: from the energy counter, so that no peak between two looks is missed."""
+power.draw), else of the moment; `power_mean_watts`: from the energy counter, so that no peak between two looks is missed. That counter alone takes
+3.3 ms of an H100's driver (`python -m benchmarks.collect.gpu_beside_nvidia_smi`): every `slow_s`."""
 
 THROTTLING = (
     _throttled("throttled_power_percent", _F.PERF_POLICY_POWER),
-    _throttled("throttled_thermal_percent", _F.PERF_POLICY_THERMAL),
+    _throttled("throttled_thermal_percent", _F.PERF_POLICY_THERMAL, slow=True),
     _throttled("throttled_sync_boost_percent", _F.PERF_POLICY_SYNC_BOOST),
     _throttled("throttled_board_limit_percent", _F.PERF_POLICY_BOARD_LIMIT),
     _throttled("throttled_reliability_percent", _F.PERF_POLICY_RELIABILITY),
     _throttled("throttled_software_thermal_percent", _F.CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_575, OLDER_NUMBERS),
     _throttled("throttled_software_thermal_percent", _F.CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, NEWER_NUMBERS),
-    _throttled("throttled_hardware_thermal_percent", _F.CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_575, OLDER_NUMBERS),
-    _throttled("throttled_hardware_thermal_percent", _F.CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, NEWER_NUMBERS),
-    _throttled("throttled_power_brake_percent", _F.CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_575, OLDER_NUMBERS),
-    _throttled("throttled_power_brake_percent", _F.CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, NEWER_NUMBERS),
+    _throttled("throttled_hardware_thermal_percent", _F.CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_575, OLDER_NUMBERS, slow=True),
+    _throttled("throttled_hardware_thermal_percent", _F.CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, NEWER_NUMBERS, slow=True),
+    _throttled("throttled_power_brake_percent", _F.CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_575, OLDER_NUMBERS, slow=True),
+    _throttled("throttled_power_brake_percent", _F.CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, NEWER_NUMBERS, slow=True),
 )
-"""Nanoseconds since the driver was loaded in which this reason held the clocks down."""
+"""Nanoseconds since the driver was loaded in which this reason held the clocks down. Slow: what takes an H100's driver 0.6 ms each; what holds the
+clocks down at the moment is in `throttle_reasons`, each second."""
 
 ECC = (
     _rate("ecc_corrected_per_s", _F.ECC_SBE_VOL_TOTAL),
@@ -216,15 +218,16 @@ MEMORY_REPAIR = (
 """Rows of Ampere and later that were replaced by spare ones, pages of older GPUs that were given up; pending, failed: 1 or 0."""
 
 PCIE = (
-    _rate("pcie_replays_per_s", _F.PCIE_REPLAY_COUNTER),
-    _rate("pcie_recoveries_per_s", _F.PCIE_L0_TO_RECOVERY_COUNTER),
-    _rate("pcie_correctable_errors_per_s", _F.PCIE_COUNT_CORRECTABLE_ERRORS),
-    _rate("pcie_naks_per_s", _F.PCIE_COUNT_NAKS_RECEIVED, _F.PCIE_COUNT_NAKS_SENT),
-    _rate("pcie_bad_packets_per_s", _F.PCIE_COUNT_BAD_TLP, _F.PCIE_COUNT_BAD_DLLP, _F.PCIE_COUNT_LCRC_ERROR),
-    _rate("pcie_lane_errors_per_s", _F.PCIE_COUNT_RECEIVER_ERROR, _F.PCIE_COUNT_LANE_ERROR),
-    _rate("pcie_non_fatal_errors_per_s", _F.PCIE_COUNT_NON_FATAL_ERROR),
+    _rate("pcie_replays_per_s", _F.PCIE_REPLAY_COUNTER, slow=True),
+    _rate("pcie_recoveries_per_s", _F.PCIE_L0_TO_RECOVERY_COUNTER, slow=True),
+    _rate("pcie_correctable_errors_per_s", _F.PCIE_COUNT_CORRECTABLE_ERRORS, slow=True),
+    _rate("pcie_naks_per_s", _F.PCIE_COUNT_NAKS_RECEIVED, _F.PCIE_COUNT_NAKS_SENT, slow=True),
+    _rate("pcie_bad_packets_per_s", _F.PCIE_COUNT_BAD_TLP, _F.PCIE_COUNT_BAD_DLLP, _F.PCIE_COUNT_LCRC_ERROR, slow=True),
+    _rate("pcie_lane_errors_per_s", _F.PCIE_COUNT_RECEIVER_ERROR, _F.PCIE_COUNT_LANE_ERROR, slow=True),
+    _rate("pcie_non_fatal_errors_per_s", _F.PCIE_COUNT_NON_FATAL_ERROR, slow=True),
     _rate("pcie_fatal_errors_per_s", _F.PCIE_COUNT_FATAL_ERROR),
 )
+"""0.2 ms of an H100's driver each; those that end a link's work are asked for each second."""
 
 NVLINK = (
     _of_links("nvlink_replays_per_s", _F.NVLINK_ERROR_DL_REPLAY),

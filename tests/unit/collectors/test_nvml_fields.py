@@ -22,18 +22,22 @@ def node() -> GpuNode:
 
 
 def test_power_is_told_in_watts_of_the_moment_and_of_the_energy_counter(node: GpuNode) -> None:
-    node.nvml.gpus[0].fields[83] += 412_000
-    node.seconds(1)
+    node.nvml.gpus[0].fields[83] += 4_120_000
+    node.seconds(10)
     row = node.row()
     assert (row["power_watts"], row["power_mean_watts"], row["memory_temperature_celsius"]) == (300, 412, 61)
 
 
-def test_time_in_a_throttle_reason_is_a_share_of_the_second(node: GpuNode) -> None:
-    node.nvml.gpus[0].fields |= {74: SECONDS // 4, 269: SECONDS, 270: SECONDS + SECONDS // 50}
+def test_time_in_a_throttle_reason_is_a_share_of_the_time_since_the_look_before(node: GpuNode) -> None:
+    """What takes the driver long is asked for every ten seconds."""
+    node.nvml.gpus[0].fields |= {74: SECONDS // 4, 269: SECONDS, 270: 10 * SECONDS + SECONDS // 50}
     node.seconds(1)
     row = node.row()
     assert row["throttled_power_percent"] == pytest.approx(25)
     assert row["throttled_software_thermal_percent"] == pytest.approx(100)
+    assert not {270, 271, 83} & {number for number, _ in node.nvml.asked[-1]}
+    node.seconds(9)
+    row = node.row()
     assert row["throttled_hardware_thermal_percent"] == 100, "the driver counts in steps"
     assert row["throttled_power_brake_percent"] == 0
 
@@ -106,12 +110,12 @@ def test_a_driver_that_was_loaded_anew_gives_no_negative_rate_and_no_event(node:
     assert (row["remapped_rows"], row["remap_failed"]) == (4, 1)
 
 
-def test_a_counter_that_goes_back_is_nan_for_that_second(node: GpuNode) -> None:
+def test_a_counter_that_goes_back_is_nan_until_the_next_look(node: GpuNode) -> None:
     node.nvml.gpus[0].fields[83] = 5
-    node.seconds(1)
+    node.seconds(10)
     assert math.isnan(node.row()["power_mean_watts"])
-    node.nvml.gpus[0].fields[83] = 1005
-    node.seconds(1)
+    node.nvml.gpus[0].fields[83] = 10_005
+    node.seconds(10)
     assert node.row()["power_mean_watts"] == 1
 
 
@@ -124,7 +128,7 @@ def test_states_are_told_as_they_are_each_second_and_asked_for_every_ten(node: G
         row = node.row()
         assert (row["remapped_rows"], row["remapped_rows_uncorrected"], row["remap_pending"], row["retired_pages"]) == (3, 1, 1, 7)
         node.seconds(1)
-    assert [len(batch) for batch in node.nvml.asked[-2:]] == [92, 92], "without them"
+    assert [len(batch) for batch in node.nvml.asked[-2:]] == [77, 77], "without them"
 
 
 def test_slow_values_are_repeated_in_between(node: GpuNode) -> None:
@@ -154,7 +158,7 @@ def test_what_this_user_may_not_ask_for_is_left_out_too() -> None:
     node = GpuNode(gpus=1)
     whole = node.nvml.gpus[0].value_of
     node.nvml.gpus[0].value_of = lambda number, scope: (4, 0) if number == 173 else whole(number, scope)  # type: ignore[method-assign]
-    assert node.seconds(3) == []
+    assert node.seconds(11) == []
     assert math.isnan(node.row()["pcie_correctable_errors_per_s"])
     assert (173, 0) not in node.nvml.asked[-1]
 
@@ -171,7 +175,8 @@ def test_a_driver_that_refuses_the_batch_is_asked_one_by_one(caplog: pytest.LogC
     node.nvml.refuses = {"nvmlDeviceGetFieldValues": "NVML_ERROR_FUNCTION_NOT_FOUND"}
     with caplog.at_level(logging.INFO, "collectors.nvml.field_reader"):
         node.seconds(1)
-        node.nvml.gpus[0].pcie_replays = 5
+        node.nvml.gpus[0].pcie_replays = 50
+        assert node.seconds(9) == []
         node.nvml.gpus[0].ecc = {0: 0, 1: 2}
         assert node.seconds(1) == []
     row = node.row()

@@ -35,11 +35,11 @@ def test_its_xids_come_again(node: GpuNode) -> None:
 def test_it_is_looked_for_each_minute_and_the_others_go_on(node: GpuNode) -> None:
     opened = node.nvml.calls["nvmlInit"]
     counters = node.nvml.gpus[1].fields
-    for _ in range(180):
+    for second in range(180):
         counters[83] += 500_000
         node.nvml.gpus[1].pcie_replays += 2
         assert node.seconds(1) == []
-        assert (node.row(1)["power_mean_watts"], node.row(1)["pcie_replays_per_s"]) == (500, 2)
+        assert second < 20 or (node.row(1)["power_mean_watts"], node.row(1)["pcie_replays_per_s"]) == (500, 2)
         assert all(math.isnan(value) for value in node.row(0).values())
     assert node.nvml.calls["nvmlInit"] == opened + 3
     assert node.nvml.calls["nvmlShutdown"] == opened + 2, "closed before: what we hold cannot be reset"
