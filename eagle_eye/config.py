@@ -241,8 +241,8 @@ class CheckpointsConfig(Section, frozen=True, kw_only=True):
     backup_share: Share = 0.25
     """Of a node's memory: so much, at the most, holds checkpoints of another node's workers, twice their state; 0: nothing is copied to other nodes."""
     backup_every: Count = 1
-    """Copied is the first checkpoint at or behind each multiple of so many steps, or of twice, four times, ... as many: where a copy is not done before
-    the next one is due, and where copying takes more than ..."""
+    """Copied is the first checkpoint at or behind each multiple of so many steps, or of twice, four times, ... as many: where a copy takes more than half of
+    the time between two, and where copying takes more than ..."""
     backup_cpu_share: Share = 0.01
     """... this share of a node's processors; 0: no limit."""
     storage_interval_s: Delay = 600.0

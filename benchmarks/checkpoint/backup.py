@@ -134,7 +134,9 @@ async def cache(rank: int, folder: Path, every: int) -> None:
         placements=tuple(RankPlacement(worker=f"r/{node}/0", node=node, rank=number, local_rank=0) for number, node in enumerate(nodes)),
     )  # fmt: skip
 
-    async def ask(address: str) -> Mapping[str, Any]:
+    async def ask(address: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        if question:  # of the rounds that all nodes copy in: here each makes its own
+            return {"target": int(question["newest"]) // int(question["every"]) * int(question["every"]) + int(question["every"]), "agreed": question["step"]}
         path = folder / address.rpartition(":")[2]
         while not path.exists():
             await asyncio.sleep(0.05)
@@ -143,7 +145,7 @@ async def cache(rank: int, folder: Path, every: int) -> None:
     settings = CacheSettings(node=nodes[rank], run="r", host="127.0.0.1", folder=SHARED, prefix=prefix_of(rank, os.environ["MASTER_PORT"]), workers=1, limit_bytes=1 << 30, every=every or 1, share=0.0 if every else CheckpointsConfig().backup_cpu_share)
     found = CheckpointCache(settings, lambda: layout, ask, lambda text, _: print(text, file=sys.stderr), None)
     found.start()
-    told(folder / str(rank), found.place())
+    told(folder / str(rank), await found.answer({}))
     while True:
         told(folder / f"{rank}.every", found.every)
         await asyncio.sleep(0.5)

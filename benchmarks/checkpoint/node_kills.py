@@ -143,7 +143,9 @@ async def serve(node: str, folder: Path, told: Callable[[int], None]) -> None:
     """A launcher's part. Tells which step of its worker is safe on the other node."""
     backup_keeper.LOOK_S = LOOK_S
 
-    async def ask(address: str) -> Mapping[str, Any]:
+    async def ask(address: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        if question:  # of the rounds that all nodes copy in: here each makes its own
+            return {"target": int(question["newest"]) // int(question["every"]) * int(question["every"]) + int(question["every"]), "agreed": question["step"]}
         path = folder / address.rpartition(":")[2]
         while not path.exists():
             await asyncio.sleep(SAFE_S)
@@ -153,7 +155,7 @@ async def serve(node: str, folder: Path, told: Callable[[int], None]) -> None:
     cache = CheckpointCache(settings, lambda: LAYOUT, ask, lambda *_: None, None)
     cache.start()
     unfinished = folder / f"{node}.new"
-    unfinished.write_text(json.dumps(cache.place()))
+    unfinished.write_text(json.dumps(await cache.answer({})))
     unfinished.replace(folder / node[1])
     newest = -1
     while True:

@@ -1,10 +1,8 @@
-"""Which checkpoints in memory are copied to the neighbour: each, or each second, fourth, ... one, so that copying takes no more of the node than it may.
+"""How many steps are between two checkpoints that are copied to another node: so many that copying takes no more of this node than it may.
 
-All nodes of a job have to copy the same steps, and do not ask one another: the interval is a power of two times the least one, and copied is the first
-checkpoint at or behind each multiple of it. Where two nodes differ for a while the multiples of the larger one are copied by both.
-
-Measured is the processor time of the launcher, which sends the copies of its node and fetches and verifies those of another one; the interval is
-doubled where that is more than its share of the node's processors, and where a copy is still on its way when the next one is due.
+It is a power of two times the least one; all nodes copy as seldom as the one that asks for the most (round_leader.py). Measured is the processor time of the launcher, which
+sends the copies of its node and fetches and verifies those of another one; the interval is doubled where that is more than its share of the node's processors, and where a
+copy takes more than half of the time: while one is on its way few others are kept in memory.
 """
 
 from dataclasses import dataclass
@@ -15,8 +13,8 @@ WINDOW_STEPS = 4
 """... and for so many copied steps."""
 HALVED_BELOW = 0.4
 """Of the share: twice as much is surely below it then."""
-IN_TIME = 0.25
-"""Of the time between two copied steps: a copy that takes no longer would be in time with half of it, too."""
+LATE, IN_TIME = 0.5, 0.25
+"""Of the time between two copied steps: a copy that takes longer is too slow for it; one that takes no longer would be in time with half of it, too."""
 MOST_DOUBLINGS = 16
 
 
@@ -40,51 +38,30 @@ class BackupInterval:
         self._least, self._share, self._processors = least, share, processors
         self.every = least
         """Steps."""
-        self._newest: dict[str, int] = {}
-        self._chosen: dict[str, tuple[int, float]] = {}
-        """Segment → the step to copy, and since when."""
         self._window: _Window | None = None
 
-    def is_chosen(self, file: str, step: int) -> bool:
-        """Whether that step is the one to copy of this segment."""
-        return file in self._chosen and self._chosen[file][0] == step
-
-    def step_seen(self, file: str, step: int, now: float, used_s: float, *, fetching: bool) -> str:
-        """The newest whole step of a segment; says what changed, '' for nothing. `fetching`: the one that was chosen before is on its way to the neighbour."""
-        before = self._newest.get(file)
-        if step == before:
-            return ""
-        self._newest[file] = step
-        if before is not None and before < step and step // self.every == before // self.every:
-            return ""
-        is_new = all(chosen != step for chosen, _ in self._chosen.values())  # of the node's workers it is the first to have it
-        self._chosen[file] = step, now
-        if before is None:
-            return ""
-        if fetching and self._doubled():
-            self._window = None
-            return f"a checkpoint is still on its way to another node when the next one is due: every {self.every} steps one is copied from now on"
-        return self._measured(now, used_s) if is_new else ""
-
-    def settled(self, file: str, step: int, now: float) -> None:
-        """The neighbour has it."""
-        if self._window is not None and self.is_chosen(file, step):
-            self._window.longest_s = max(self._window.longest_s, now - self._chosen[file][1])
-
     def begin_anew(self) -> None:
-        """There is another neighbour: the newest step is copied, whichever it is."""
-        self._newest.clear()
-        self._chosen.clear()
+        """There is another neighbour."""
         self._window = None
 
-    def _measured(self, now: float, used_s: float) -> str:
+    def copied(self, now: float, used_s: float, took_s: float) -> str:
+        """A step is on the other node, which took so long; says what changed, '' for nothing."""
         window = self._window
         if window is None:
             self._window = _Window(now, used_s)
             return ""
-        window.steps += 1
+        window.steps, window.longest_s = window.steps + 1, max(window.longest_s, took_s)
+        if window.steps < WINDOW_STEPS:
+            return ""
         seconds = now - window.began
-        if not self._share or seconds < WINDOW_S or window.steps < WINDOW_STEPS:
+        between_s = seconds / window.steps
+        if window.longest_s > LATE * between_s and self._doubled():
+            self._window = _Window(now, used_s)
+            return f"a checkpoint takes {window.longest_s:.1f} s to another node, where one is due every {between_s:.1f} s: every {self.every} steps one is copied from now on"
+        return self._measured(window, seconds, now, used_s)
+
+    def _measured(self, window: _Window, seconds: float, now: float, used_s: float) -> str:
+        if not self._share or seconds < WINDOW_S:
             return ""
         share = (used_s - window.used_s) / seconds / self._processors
         self._window = _Window(now, used_s)

@@ -234,6 +234,7 @@ def _fill(client: CopyClient, name: CopyName, description: Description, segment:
         except TornCopy:
             continue
     target = slot_to_write(whole, segment.slots, name.step)
+    assert target is not None  # nothing is held here
     sequence = 1 + max((stamp.sequence for stamp in whole.values()), default=0)
     client.fetch(name, description, segment, target, sequence)
     for slot, stamp in whole.items():

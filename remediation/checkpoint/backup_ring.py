@@ -54,6 +54,17 @@ class BackupRing:
         return cls(nodes, {node: _domain_of(node, layout) for node in nodes})
 
     @property
+    def first(self) -> str:
+        """Whom all nodes ask where one has to know something of all; '' of no nodes."""
+        return self._nodes[0] if self._nodes else ""
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._at
+
+    @property
     def shift(self) -> int:
         """How far a node is from the one that keeps its copies."""
         return self._shift

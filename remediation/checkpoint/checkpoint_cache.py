@@ -16,9 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError, TemporaryError
-from eagle_eye.training.checkpoint.memory_segment import SUFFIX
+from eagle_eye.training.checkpoint.memory_segment import SUFFIX, SlotHold
 from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
@@ -27,6 +29,7 @@ from eagle_eye.types import Layout
 from .backup_interval import BackupInterval
 from .backup_keeper import BackupFailure, BackupKeeper
 from .backup_ring import BackupRing
+from .backup_rounds import HOLD_S, BackupRounds
 from .copy_files import CopyFiles, CopyName
 from .copy_search import CopySearch, Found, Wanted
 from .copy_server import CopyServer
@@ -38,12 +41,12 @@ from .copy_states import (
     due,
     neighbour_changed,
     newest_safe_step,
-    newest_whole,
     observe,
     settled,
     stored,
 )
 from .copy_wire import ProcessorTime, Source
+from .round_leader import Round, RoundEnd, RoundLeader
 from .safety_report import NOWHERE, SafetyReport, Whereabouts, safety_text
 from .storage_interval import StorageInterval
 from .stored_copies import GATHER_S, EmitStored, StoredCopies
@@ -52,24 +55,23 @@ log = logging.getLogger(__name__)
 
 POLL_S, IDLE_S = 0.02, 0.5
 """How often the segments of this node's workers are looked at, and where there are none."""
-HOLD_S = 15.0
-"""A copy that is due, or read, stays for so long: a launcher that was killed holds none for longer."""
 ASKED_S = 5.0
 """Nothing is held for a neighbour that has not asked for so long."""
 LATE_S = 30.0
 """A copy that is due for so long, and that nobody fetches, is told."""
+LEADER_S = 1.0
+"""Pause where the leader of the rounds cannot be asked."""
 FIND_S = 15.0
 """How long another launcher may take to say where it serves its copies."""
 END_S = 2.0
 """How long a thread may take to end."""
-HELD_AGAIN_S = 1.0
-FETCHED_S = 2 * HELD_AGAIN_S
-"""A copy of which nothing was read for so long is not on its way."""
+HELD_AGAIN_S = 1.0  # a copy that is being read
 TOLD = ("step", "worker", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
 """Attributes of checkpoint.backup_failed."""
 
-Ask = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""Address of a launcher → its answer to the request `copies`; raises EagleEyeError."""
+NO_RING = BackupRing((), {})
+Ask = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]
+"""(address of a launcher, question) → what its `answer` gives; raises EagleEyeError."""
 Tell = Callable[[str, Mapping[str, str]], object]
 """(message, attributes) of checkpoint.backup_failed; called in the launcher's loop."""
 
@@ -117,12 +119,17 @@ class CheckpointCache:
         self._due_since: float | None = None
         self._told_late = False
         self._kept_by: tuple[str, int] = ("", 0)
-        self._ring: tuple[Layout | None, BackupRing] = (None, BackupRing((), {}))
+        self._ring: tuple[Layout | None, BackupRing] = (None, NO_RING)
         """That of a layout: it is made once for each."""
         self._where = NOWHERE
         self._safety = SafetyReport(time.time, stores=settings.storage is not None)
         self._keeper: BackupKeeper | None = None
         self._asked_at = float("-inf")
+        self._rounds = BackupRounds()
+        self._leader = RoundLeader()
+        self._told = asyncio.Event()
+        """There is something to tell the leader of the rounds. In the loop."""
+        self._teller: asyncio.Task[None] | None = None
         self._stored_step = -1
         self._sources: dict[str, Source] = {}
         self._search = CopySearch(self._found_source, credentials)
@@ -148,6 +155,7 @@ class CheckpointCache:
         self._loop = asyncio.get_running_loop()
         if self._settings.limit_bytes:
             self._begin("are not copied to another node", self._begin_backup)
+            self._teller = self._loop.create_task(self._tell_leader())
         if self._storage is not None:
             self._begin("are not stored", partial(self._start_thread, self._storage.run))
         self._begin("are not looked at", partial(self._start_thread, self._watch))
@@ -192,6 +200,9 @@ class CheckpointCache:
         if self._storage is not None:
             self._storage.interrupt()
         await self._search.close()
+        if self._teller is not None:
+            self._teller.cancel()
+            await asyncio.gather(self._teller, return_exceptions=True)
         if self._server is not None:
             self._server.close()
         for thread in self._threads:
@@ -204,10 +215,14 @@ class CheckpointCache:
 
     # --- for the job's other launchers, and the workers ----------------------------------------------------------
 
-    def place(self) -> dict[str, Any]:
-        """The answer to `copies`: where this node serves its own. Raises TemporaryError where it does not."""
+    async def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Where this node serves its copies; of one that tells how its round has ended, the next round. Raises TemporaryError where it serves none."""
         if self._server is None:
             raise TemporaryError("this launcher serves no copies of checkpoints")
+        if question:
+            layout = self._layout()
+            ring = self._ring_of(layout) if layout is not None else NO_RING
+            return dict(msgspec.to_builtins(await self._leader.answer(msgspec.convert(question, RoundEnd), ring)))
         return {"host": self._server.source.host, "port": self._server.source.port, "key": self._key.hex()}
 
     def fetch(self, pid: int, wanted: Wanted) -> Found:
@@ -261,7 +276,7 @@ class CheckpointCache:
             self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
             if self._storage is not None and layout is not None:
                 self._storage.look(seen, files.name_of, partial(_hold, files), layout, now)
-            wanted = self._chosen(now) if kept_by[0] else {}
+            wanted = self._chosen(kept_by[1], now) if kept_by[0] else {}
             if self._storage is not None:
                 wanted = {place: copy for place, copy in wanted.items() if self._storage.is_free(place)}
             asked = now - self._asked_at < ASKED_S
@@ -269,7 +284,11 @@ class CheckpointCache:
             if names != self._due:
                 self._due = names
                 self._changed.notify_all()
-            told = self._safety.look(self._copies, lambda place: files.name_of(place) is not None, self._where, self._stored_step, self._failures(), now)
+            if kept_by[0]:
+                self._rounds.hold(files, self._copies, now)
+                if self._rounds.is_over and not self._told.is_set():
+                    self._call(self._told.set)
+            told = self._safety.look(self._copies, lambda place: files.name_of(place) is not None, self._where._replace(agreed=self._rounds.agreed), self._stored_step, self._failures(), now)
         self._tell_late(bool(wanted), now)
         if told is not None:
             self._emit("checkpoint.safe", safety_text(told), told)
@@ -301,13 +320,12 @@ class CheckpointCache:
         backup = late or (self._keeper.failing if self._keeper is not None else "")
         return {"backup": backup, "storage": self._storage.failing if self._storage is not None else ""}
 
-    def _chosen(self, now: float) -> dict[Place, Copy]:
+    def _chosen(self, epoch: int, now: float) -> dict[Place, Copy]:
         """What is to be sent."""
-        fetched = {place.file for place, copy in self._copies.items() if copy.state is CopyState.CACHED and self._is_fetched(place, copy, now, FETCHED_S)}
-        for file, copy in newest_whole(self._copies).items():
-            if changed := self._interval.step_seen(file, copy.step, now, self._spent.seconds, fetching=file in fetched):
-                log.info("%s", changed)
-        return due(self._copies, self._interval.is_chosen)
+        took_s = self._rounds.look(self._copies, epoch, self._interval.every, now)
+        if took_s is not None and (changed := self._interval.copied(now, self._spent.seconds, took_s)):
+            log.info("%s", changed)
+        return due(self._copies, self._rounds.is_chosen)
 
     def _name(self, files: CopyFiles, place: Place, sequence: int, asked: bool) -> CopyName | None:
         """The due copy, held where somebody is there to fetch it. One that does not fit its digest is broken."""
@@ -326,6 +344,31 @@ class CheckpointCache:
             if why := files.objections.get(place):
                 self._report(place.file, stamp.step, f"the copy in slot {place.slot} is broken: {why}")
         return name
+
+    async def _tell_leader(self) -> None:
+        """How each round ends here, until the next one begins."""
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            try:
+                await self._ask_leader()
+            except (EagleEyeError, TimeoutError, KeyError, msgspec.ValidationError) as error:
+                log.debug("which checkpoint all nodes copy next cannot be asked for: %s", error)
+                await asyncio.sleep(LEADER_S)
+
+    async def _ask_leader(self) -> None:
+        layout = self._layout()
+        with self._changed:
+            told = self._rounds.to_tell(self._settings.node, self._interval.every)
+        if layout is None or told is None or told.epoch != layout.epoch:
+            return
+        leader, question = self._ring_of(layout).first, msgspec.to_builtins(told)
+        answer = await self.answer(question) if leader == self._settings.node else await self._ask(layout.launchers[leader], question)
+        with self._changed:
+            self._rounds.answered(told.epoch, msgspec.convert(answer, Round), time.monotonic())
+            is_over = self._rounds.is_over
+        if is_over:  # the others are not as far: asked again
+            await asyncio.sleep(POLL_S)
 
     def _tell_late(self, waits: bool, now: float) -> None:
         if not waits:
@@ -360,12 +403,10 @@ class CheckpointCache:
             self._copies = settled(self._copies, place, sequence, broken=broken)
             self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
             self._due_since, self._told_late = None, False
-            if copy is not None and not broken:
-                self._interval.settled(place.file, copy.step, time.monotonic())
         files = self._files()
         segment = files.segment(place.file)
         stamp = segment.stamp(place.slot) if segment is not None else None
-        if copy is not None and segment is not None:
+        if copy is not None and broken and segment is not None:
             segment.hold(place.slot, sequence, 0.0)
         files.close()
         if broken and stamp is not None and stamp.sequence == sequence:  # its worker may have written it anew meanwhile: nothing is wrong then
@@ -376,7 +417,7 @@ class CheckpointCache:
         now = time.monotonic()
         with self._changed:
             copy = self._copies.get(place)
-        if copy is None or copy.state is not CopyState.CACHED or self._is_fetched(place, copy, now, HELD_AGAIN_S):
+        if copy is None or copy.state is not CopyState.CACHED or self._is_fetched(place, copy, now):
             return
         self._read_at[place] = copy.sequence, now
         files = self._files()
@@ -384,10 +425,10 @@ class CheckpointCache:
             segment.hold(place.slot, copy.sequence, HOLD_S)
         files.close()
 
-    def _is_fetched(self, place: Place, copy: Copy, now: float, seconds: float) -> bool:
-        """A piece of this copy was asked for within so long."""
+    def _is_fetched(self, place: Place, copy: Copy, now: float) -> bool:
+        """A piece of this copy was asked for a moment ago."""
         sequence, at = self._read_at.get(place, (-1, 0.0))
-        return sequence == copy.sequence and now - at < seconds
+        return sequence == copy.sequence and now - at < HELD_AGAIN_S
 
     def _in_storage(self, step: int) -> int:
         """Without a lock: the launcher's loop calls it, too."""
@@ -428,7 +469,7 @@ class CheckpointCache:
             return None
         if anew or address not in self._sources:
             async with asyncio.timeout(FIND_S):
-                answer = await self._ask(address)
+                answer = await self._ask(address, {})
             self._sources[address] = Source(address.rpartition(":")[0].strip("[]"), int(answer["port"]), bytes.fromhex(str(answer["key"])))
         return self._sources[address]
 
@@ -436,8 +477,12 @@ class CheckpointCache:
         self._report(failure.file, failure.step, failure.failure.reason, failure.failure, failure.needed_bytes, failure.retry_s)
 
     def _emit(self, event: str, text: str, attributes: Mapping[str, str]) -> None:
+        self._call(self._emit_stored, event, text, attributes)
+
+    def _call(self, what: Callable[..., object], *words: object) -> None:
+        """In the launcher's loop."""
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._emit_stored, event, text, attributes)
+            self._loop.call_soon_threadsafe(what, *words)
 
     def _report(self, file: str, step: int, reason: str, failure: StorageFailure | None = None, needed: int = 0, retry_s: float = FIRST_S) -> None:
         failure = failure or StorageFailure(str(self._settings.folder / file) if file else "", "", reason, UNKNOWN)
@@ -446,11 +491,10 @@ class CheckpointCache:
         attributes = {name: str(value) for name, value in zip(TOLD, values, strict=True)}
         text = f"the checkpoint in memory of step {step} ({file or self._settings.node}) is on no second node: {reason}; training goes on, and it is tried again"
         log.warning("%s", text)
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell, text, attributes)
+        self._call(self._tell, text, attributes)
 
 
 def _hold(files: CopyFiles, name: CopyName) -> None:
     """Until its copy is on its way to storage."""
     if (segment := files.segment(name.file)) is not None:
-        segment.hold(name.slot, name.sequence, GATHER_S)
+        segment.hold(name.slot, name.sequence, GATHER_S, SlotHold.STORED)

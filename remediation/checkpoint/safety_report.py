@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from eagle_eye.checkpoint_safety import TIER_NAMES, TIERS, SafeStep, safety_attributes
 
-from .copy_states import Copies, Place, newest_safe_step
+from .copy_states import Copies, Place
 
 PERIOD_S = 10.0
 """Between two that tell of steps alone ..."""
 AT_ONCE_S = 1.0
-"""... between two of which the second tells what has begun, or is over ..."""
+"""... between two of which the second tells what has begun, or is over, or of the first step that is on another node ..."""
 NODES_PER_S = 100.0
 """... and so long that a large job does not tell more often than that in all."""
 STEPS_KEPT = 64
@@ -28,6 +28,8 @@ class Whereabouts(NamedTuple):
     """What both nodes share that may fail, in words."""
     nodes: int
     """Of the job."""
+    agreed: int = -1
+    """The newest step that all nodes have on a second one; -1: there is none."""
 
 
 NOWHERE = Whereabouts("", 0, "", 1)
@@ -42,7 +44,7 @@ class SafetyReport:
         self._taken: dict[int, float] = {}
         """Step → when all workers of this node had it whole in memory."""
         self._backup: tuple[tuple[str, int], int] = (("", 0), -1)
-        """Who keeps the copies, and the newest step that is there: the owner's slot may have been written anew since."""
+        """Who keeps the copies, and the newest step that all nodes have on a second one: whichever node is lost, the job goes on from that."""
         self._stored = SafeStep()
         self._refused: dict[str, tuple[int, str]] = {}
         """File of a worker whose memory was refused → sequence of its newest copy then, and why."""
@@ -69,9 +71,10 @@ class SafetyReport:
             self._note(steps.pop())
         if stored_step > self._stored.step:
             self._stored = SafeStep(step=stored_step, time=self._taken.get(stored_step) or self._wall())
-        self._look_at_backup(copies, where)
+        self._look_at_backup(where)
         known = self._failures(newest, failures)
-        is_news = any(known.get(tier, "") != self._told.get(f"{tier}_failure", "") for tier in TIERS)
+        is_first = self._backup[1] >= 0 and self._told.get("backup_step") == "-1"
+        is_news = is_first or any(known.get(tier, "") != self._told.get(f"{tier}_failure", "") for tier in TIERS)
         if now < (self._news_at if is_news else self._due_at):
             return None
         attributes = safety_attributes(self._tiers(copies, usable, where, known), where.kept_by, where.shared)
@@ -91,11 +94,11 @@ class SafetyReport:
             if len(self._taken) > STEPS_KEPT:
                 del self._taken[next(iter(self._taken))]
 
-    def _look_at_backup(self, copies: Copies, where: Whereabouts) -> None:
+    def _look_at_backup(self, where: Whereabouts) -> None:
         of, step = self._backup
         if of != where[:2]:
             of, step = (where.kept_by, where.epoch), -1
-        self._backup = of, max(step, newest_safe_step(copies)) if where.kept_by else -1
+        self._backup = of, max(step, where.agreed) if where.kept_by else -1
 
     def _failures(self, newest: Mapping[str, tuple[int, int]], failures: Mapping[str, str]) -> dict[str, str]:
         self._refused = {file: refused for file, refused in self._refused.items() if newest.get(file, (-1, -1))[1] <= refused[0]}

@@ -19,6 +19,7 @@ from eagle_eye.training import object_path
 from eagle_eye.training.checkpoint import checkpoint_directory, checkpoint_writer, shard_file
 from eagle_eye.training.checkpoint import manifest as manifests
 from eagle_eye.training.checkpoint.manifest import UnusableCheckpoint
+from eagle_eye.training.checkpoint.memory_segment import SlotHold
 from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure, storage_failure
@@ -234,7 +235,7 @@ class StorageReconciler:
         try:
             for name in wanted.copies:
                 if (segment := files.segment(name.file)) is not None:
-                    segment.hold(name.slot, name.sequence, TAKE_S)
+                    segment.hold(name.slot, name.sequence, TAKE_S, SlotHold.STORED)
             staged.extend(StagedCopy(files, name) for name in wanted.copies)  # those before one that fails stay
         finally:
             files.close()

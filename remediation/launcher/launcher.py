@@ -125,10 +125,10 @@ class Launcher:
                 every=settings.backup.backup_every, share=settings.backup.backup_cpu_share, limit_bytes=int(share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
                 storage=settings.stored_copies, storage_interval_s=settings.backup.storage_interval_s, tune_interval=settings.backup.tune_interval,
             ),
-            lambda: None if self._votes.record.over else self._votes.record.last, self._participation.copies_at,
+            lambda: None if self._votes.record.over else self._votes.record.last, self._participation.ask_for_copies,
             partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials, self._event_log.of_job,
         )  # fmt: skip
-        self._participation.copies = cache.place
+        self._participation.copies = cache.answer
         self._member.fetch = cache.fetch
         self._member.checkpoint_events.stored, self._member.checkpoint_events.refused = cache.stored, cache.refused
         return cache

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,8 +33,9 @@ from .vote_log import VoteLog
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
-COPIES = "copies"
-"""Role of a launcher that asks another one for the place of its copies: beside its session as a launcher, which it must not replace."""
+COPIES, AGREEMENT = "copies", "agreement"
+"""Roles of a launcher that asks another one for the place of its copies, and which step all have on a second node: each beside its session as a launcher, which it
+must not replace."""
 COPIES_S = 5.0
 """How long it is waited for: all launchers may have work at that moment."""
 
@@ -80,7 +81,7 @@ class Participation:
         self._follower: Follower | None = None
         self._executor: EffectExecutor | None = None
         self._refused: set[Caller] = set()
-        self.copies: Callable[[], Body] = dict
+        self.copies: Callable[[Body], Awaitable[Body]] = _no_copies
         """Where this node serves its checkpoints in memory."""
 
     def bind(self, member: LocalMember) -> None:
@@ -312,8 +313,8 @@ class Participation:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:
             raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
-        if (peer.role, kind) == (COPIES, "copies"):
-            return self.copies()
+        if peer.role in {COPIES, AGREEMENT} and kind == "copies":
+            return await self.copies(body)
         if why := report_origin.objection(peer, kind, body):
             self.refused(peer, why)
             raise AccessDenied(why)
@@ -359,12 +360,13 @@ class Participation:
 
     # --- checkpoints in memory -----------------------------------------------------------------------------------------
 
-    async def copies_at(self, address: str) -> Body:
-        """Where the launcher at `address` serves its checkpoints in memory. Raises EagleEyeError."""
-        client = self._network.client(address, msgspec.structs.replace(self._peer, role=COPIES), welcome_s=COPIES_S)
+    async def ask_for_copies(self, address: str, question: Body) -> Body:
+        """What the launcher at `address` says of its checkpoints in memory. Raises EagleEyeError."""
+        peer = msgspec.structs.replace(self._peer, role=AGREEMENT if question else COPIES)
+        client = self._network.client(address, peer, welcome_s=COPIES_S)
         await client.start()
         try:
-            return await client.request("copies", {}, COPIES_S)
+            return await client.request("copies", question, COPIES_S)
         finally:
             await client.stop()
 
@@ -407,3 +409,7 @@ class Participation:
             role="launcher", node=self._settings.node, job=self._settings.job, incarnation=self._incarnation, pid=os.getpid(),
             address=self.address,
         )  # fmt: skip
+
+
+async def _no_copies(_: Body) -> Body:
+    return {}

@@ -41,6 +41,7 @@ for step in eagle_eye.monitor().steps(range(start, 100_000)):
     if (step + 1) % 5 == 0:
         memory.save(state(), step + 1)
         memory.finish()
+        (home / f"saves-{rank}").write_text(str((step + 1) // 5))
     time.sleep(0.02)
 """
 
@@ -50,7 +51,7 @@ def test_the_shard_of_a_lost_node_comes_from_its_neighbour_bit_for_bit(cluster: 
     given = {"nnodes": (2, 2), "nproc": 1, "command": (sys.executable, "train.py"), "preload": TORCH}
     cluster.both(**given)
     shared = Path("/dev/shm")
-    wait_until("a backup on either node", lambda: len(list(shared.glob(f"*{cluster.run}*-backup-*of2.memory"))) == 2)
+    _backed_up(cluster, 2)
     [own] = shared.glob(f"*{cluster.run}-n1-*-0.memory")
     lost = cluster.launchers[1]
     lost.kill()
@@ -112,7 +113,7 @@ def test_two_nodes_behind_one_switch_are_lost_and_both_shards_come_from_behind_t
         cluster.launch(node, **given)
     cluster.began(1)
     shared = Path("/dev/shm")
-    wait_until("a backup on each node", lambda: len(list(shared.glob(f"*{cluster.run}*-backup-*of4.memory"))) == 4)
+    _backed_up(cluster, 4)
     assert {node: place.switch for node, place in cluster.layouts()[-1].places.items()} == {"n0": "leaf-1", "n1": "leaf-1", "n2": "leaf-2", "n3": "leaf-2"}
     for node in (2, 3):
         cluster.launchers[node].kill()
@@ -131,6 +132,39 @@ def test_two_nodes_behind_one_switch_are_lost_and_both_shards_come_from_behind_t
     cluster.launchers[0].terminate()
     wait_until("the end", lambda: not living(cluster.run))
     wait_until("the launchers' end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
+
+
+def test_where_each_tenth_save_alone_is_copied_a_lost_node_takes_no_step_from_the_others(cluster: LauncherCluster) -> None:
+    """The copies of n0 lay on the lost node: n0 itself still has the step that n1's shard comes back with, however often it has saved since."""
+    (cluster.directory / "train.py").write_text(SCRIPT)
+    given = {"nnodes": (2, 2), "nproc": 1, "command": (sys.executable, "train.py"), "preload": TORCH, "backup": CheckpointsConfig(backup_every=50)}
+    cluster.both(**given)
+    shared = Path("/dev/shm")
+    _backed_up(cluster, 2)
+    begun = _saves(cluster)
+    wait_until("more saves than there are slots", lambda: _saves(cluster) > begun + 4)
+    lost = cluster.launchers[1]
+    lost.kill()
+    lost.wait()
+    for path in [*shared.glob(f"*{cluster.run}-n1-*-0.memory"), *shared.glob(f"*{cluster.run}-n1-*-backup-*.memory")]:
+        path.unlink()
+    cluster.launch(1, **given)
+    found = wait_until("what both have loaded", lambda: len(words := _starts(cluster)) == 2 and words)
+    assert all(words["whole"] for words in found.values())
+    assert len({words["start"] for words in found.values()} - {0}) == 1, "the same step, and not the beginning"
+    cluster.launchers[0].terminate()
+    wait_until("the end", lambda: not living(cluster.run))
+    wait_until("the launchers' end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
+
+
+def _backed_up(cluster: LauncherCluster, nodes: int) -> None:
+    """Wait until each node has told that all have a step on a second one."""
+    wait_until("a step that all have on a second node", lambda: len({event.node for event in cluster.events("checkpoint.safe") if int(event.attributes.get("backup_step", -1)) >= 0}) == nodes)
+
+
+def _saves(cluster: LauncherCluster) -> int:
+    """So many saves rank 0 has made."""
+    return int((cluster.directory / "saves-0").read_text() or 0) if (cluster.directory / "saves-0").exists() else 0
 
 
 def _starts(cluster: LauncherCluster) -> dict[str, dict]:

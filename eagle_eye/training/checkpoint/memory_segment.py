@@ -23,6 +23,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -30,7 +31,7 @@ from eagle_eye.cgroups import memory_cgroups_of
 from eagle_eye.training.ring_buffer import start_time_of
 
 MAGIC = b"EEMEMCKP"
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 ROW = 1 << 16
 """Bytes of the payload that one sum covers."""
@@ -45,8 +46,8 @@ SPARE = 0.05
 """This share of the memory that is free stays free: what training needs comes first."""
 _HEADER = struct.Struct("<8s6q")
 """magic, version, bytes of a slot, pid, start time of the process, length of the worker's name, number of slots"""
-_HOLD, _HOLD_AT = struct.Struct("<3q"), 64
-"""Of the slot that is held: its number + 1 (0: none), sequence, until when (ns of CLOCK_MONOTONIC). Written by the launcher alone."""
+_HOLD, _HOLD_AT = struct.Struct("<3q"), _HEADER.size
+"""Of a slot that is held, one for each `SlotHold`: its number + 1 (0: none), sequence, until when (ns of CLOCK_MONOTONIC). Written by the launcher alone."""
 _WORKER = 128
 _DESCRIPTION = struct.Struct("<7q32s")
 """stamp (step + 1; 0: not whole), sequence, step, bytes of the table, of the sums, of the payload, offset of the payload; digest"""
@@ -54,6 +55,17 @@ _STAMP, _STAMPED = struct.Struct("<q"), struct.Struct("<3q")
 """The stamp alone, and with sequence and step."""
 _POPULATE_WRITE, _POPULATE_BYTES = 23, 1 << 22
 """madvise(2), since Linux 5.14: maps the pages of a range, and keeps what they hold; a piece at a time, since it keeps others from mapping memory."""
+
+
+class SlotHold(IntEnum):
+    """Why the worker is to leave a copy as it is."""
+
+    SENT = 0
+    """It is on its way to another node, or is there, and not all nodes have that step there."""
+    KEPT = 1
+    """It is the newest step that every node of the job has on a second one: if a node is lost, all others need it."""
+    STORED = 2
+    """It is on its way to storage."""
 
 
 class TornCopy(ValueError):
@@ -101,10 +113,11 @@ class SlotStamp(NamedTuple):
     sequence: int
 
 
-def slot_to_write(whole: Mapping[int, SlotStamp], slots: int, step: int, is_held: Callable[[int], bool] = lambda _: False) -> int:
-    """Which of so many slots gets the copy of this step: never the newest of those that are `whole`, and one that is held only where no other is left.
+def slot_to_write(whole: Mapping[int, SlotStamp], slots: int, step: int, is_held: Callable[[int], bool] = lambda _: False) -> int | None:
+    """Which of so many slots gets the copy of this step: never the newest of those that are `whole`, nor one that is held; None: there is no other.
 
-    What is newer than this step is of a training that was rolled back: it counts as older than all others.
+    Of two slots the one that is not the newest is given, held or not. What is newer than this step is of a training that was rolled back: it
+    counts as older than all others, and nobody holds it any more.
     """
 
     def worth(slot: int) -> tuple[bool, int]:
@@ -112,7 +125,9 @@ def slot_to_write(whole: Mapping[int, SlotStamp], slots: int, step: int, is_held
         return (False, -1) if stamp is None else (stamp.step <= step, stamp.sequence)
 
     newest = max(whole, key=worth, default=-1)
-    return min((slot for slot in range(slots) if slot != newest), key=lambda slot: (slot in whole and is_held(slot), worth(slot)))
+    others = [slot for slot in range(slots) if slot != newest]
+    free = [slot for slot in others if not (slot in whole and whole[slot].step <= step and is_held(slot))]
+    return min(free if slots > SLOTS else others, key=worth, default=None)
 
 
 class MemorySegment:
@@ -194,10 +209,10 @@ class MemorySegment:
         return read_slot(lambda count, at: bytes(self.memory[at : at + count]), self.slot_bytes, slot)
 
     def is_held(self, slot: int) -> bool:
-        """The launcher has it copied to another node at this moment: what is there is to stay."""
-        held, sequence, until = _HOLD.unpack_from(self.memory, _HOLD_AT)
+        """The launcher has it copied to another node at this moment, or has the other nodes rely on it: what is there is to stay."""
         stamp, there = struct.unpack_from("<2q", self.memory, PAGE + slot * self.slot_bytes)
-        return bool(held == slot + 1 and stamp > 0 and sequence == there and time.monotonic_ns() < until)
+        holds = (_HOLD.unpack_from(self.memory, _HOLD_AT + _HOLD.size * why) for why in SlotHold)
+        return stamp > 0 and any(held == slot + 1 and sequence == there and time.monotonic_ns() < until for held, sequence, until in holds)
 
     def clear(self, slot: int) -> None:
         """Nothing whole is there from now on. Called before the first byte is changed."""
@@ -289,9 +304,9 @@ class SegmentFile:
         except struct.error as error:
             raise TornCopy("it is cut short") from error
 
-    def hold(self, slot: int, sequence: int, seconds: float) -> None:
-        """Its worker leaves this copy as it is for so long; 0: no longer. Held is one slot, the last one that was asked for."""
-        os.pwrite(self.content.fileno(), _HOLD.pack(slot + 1, sequence, time.monotonic_ns() + int(seconds * 1e9)), _HOLD_AT)
+    def hold(self, slot: int, sequence: int, seconds: float, why: SlotHold = SlotHold.SENT) -> None:
+        """Its worker leaves this copy as it is for so long; 0: no longer. Held for each reason is one slot, the last one that was asked for."""
+        os.pwrite(self.content.fileno(), _HOLD.pack(slot + 1, sequence, time.monotonic_ns() + int(seconds * 1e9)), _HOLD_AT + _HOLD.size * why)
 
     def close(self) -> None:
         self.content.close()

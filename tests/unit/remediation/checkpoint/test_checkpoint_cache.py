@@ -17,7 +17,7 @@ from eagle_eye.training.checkpoint.memory_segment import (
     fetched_beside,
 )
 from eagle_eye.types import Layout, NodePlace, RankPlacement
-from remediation.checkpoint import backup_keeper, checkpoint_cache
+from remediation.checkpoint import backup_keeper, backup_rounds, checkpoint_cache, round_leader
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.checkpoint.copy_search import Found, Wanted
 from remediation.checkpoint.copy_states import CopyState, Place
@@ -49,8 +49,8 @@ class Cluster:
         settings = CacheSettings(node=node, run="r", host="127.0.0.1", folder=self.folder, prefix=f"ee-{node}-", workers=1, limit_bytes=1 << 30)
         return CheckpointCache(settings, lambda: self.layout, self.ask, lambda *words: self.told.append(words), None)
 
-    async def ask(self, address: str) -> dict[str, Any]:
-        return self.caches[f"n{address[-1]}"].place()
+    async def ask(self, address: str, question: dict[str, Any]) -> dict[str, Any]:
+        return await self.caches[f"n{address[-1]}"].answer(question)
 
     async def lose(self, *lost: str) -> None:
         """With the node its memory is gone; another one takes its place, under the same name."""
@@ -78,7 +78,7 @@ def run(folder: Path, work: Callable[[Cluster], Awaitable[None]], *started: str)
         for node in started:
             cluster.caches[node].start()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20):
                 await work(cluster)
         finally:
             await cluster.close()
@@ -96,6 +96,8 @@ async def until(condition: Callable[[], Any]) -> Any:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup_keeper, "LOOK_S", 0.01)
     monkeypatch.setattr(checkpoint_cache, "IDLE_S", 0.01)
+    monkeypatch.setattr(round_leader, "ANSWER_S", 0.05)
+    monkeypatch.setattr(round_leader, "ROUND_S", 0.05)
 
 
 def states(cache: CheckpointCache) -> list[CopyState]:
@@ -112,7 +114,7 @@ def test_a_copy_goes_to_the_neighbour_and_comes_back_to_a_node_that_has_lost_it(
         cluster.caches["n1"].stored(6)
         await until(lambda: CopyState.PERSISTENT in states(cluster.caches["n1"]))
         with closing(SegmentFile(own)) as segment:
-            assert os.pread(segment.content.fileno(), 24, 64)[16:] != bytes(8)
+            assert os.pread(segment.content.fileno(), 24, 56)[16:] != bytes(8)
         own.unlink()
         wanted = Wanted(rank=1, world=2, path=own, worker="r/n1/0")
         found: Found = await until(lambda: (answer := cluster.caches["n1"].fetch(7, wanted)).state != "busy" and answer)
@@ -171,6 +173,8 @@ def test_a_copy_that_was_written_anew_while_it_was_fetched_is_not_told_as_broken
 
 def test_a_neighbour_that_does_not_ask_is_told_once_and_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_cache, "LATE_S", 0.05)
+    monkeypatch.setattr(backup_rounds, "FIRST_S", 0.02)
+    monkeypatch.setattr(backup_rounds, "HOLD_S", 0.02)
 
     async def work(cluster: Cluster) -> None:
         segment = written(tmp_path / "ee-n1-0.memory", {0: 5}, rank=1)
@@ -223,7 +227,7 @@ async def in_memory(cluster: Cluster) -> dict[str, bytes]:
     for rank, path in enumerate(own.values()):
         written(path, {0: 5}, rank=rank, payload=ROW).close()
     before = {node: payload_of(path, 5) for node, path in own.items()}
-    await until(lambda: all(CopyState.BACKED_UP in states(cache) for cache in cluster.caches.values()))
+    await until(lambda: all(cache._rounds.agreed == 5 for cache in cluster.caches.values()))
     return before
 
 

@@ -38,12 +38,13 @@ def test_the_newest_step_is_that_of_the_worker_that_is_behind_and_on_another_nod
     first = told.saved(3, 4).look()
     assert first is not None
     assert (first["memory_step"], first["backup_step"], "storage_step" in first) == ("3", "-1", False)
-    then = told.saved(4, 4, state=CopyState.BACKED_UP).look(PERIOD_S)
+    told.where = BY_N1._replace(agreed=4)
+    then = told.saved(4, 4).look(1.0)  # the first on another node: at once
     assert then is not None
-    assert (then["memory_step"], then["memory_time"], then["backup_step"], then["backup_time"]) == ("4", "1010.000", "4", "1010.000")
+    assert (then["memory_step"], then["memory_time"], then["backup_step"], then["backup_time"]) == ("4", "1001.000", "4", "1001.000")
     later = told.saved(7, 7).look(PERIOD_S)
     assert later is not None
-    assert (later["memory_step"], later["backup_step"], later["backup_time"]) == ("7", "4", "1010.000"), "its slot was written anew, the other node has it still"
+    assert (later["memory_step"], later["backup_step"], later["backup_time"]) == ("7", "4", "1001.000"), "its slot was written anew, the other node has it still"
 
 
 def test_steps_alone_are_told_every_ten_seconds_and_the_same_never_twice(told: Told) -> None:
@@ -115,7 +116,8 @@ def test_storage_is_told_once_something_is_there_or_is_to_be(told: Told) -> None
 
 @pytest.mark.parametrize("where", [BY_N1._replace(kept_by="n2"), BY_N1._replace(epoch=2)])
 def test_what_the_neighbour_of_before_had_does_not_count(told: Told, where: Whereabouts) -> None:
-    told.saved(4, 4, state=CopyState.BACKED_UP).look()
+    told.where = BY_N1._replace(agreed=4)
+    told.saved(4, 4).look()
     told.where = where
     found = told.saved(4, 4).look(PERIOD_S)
     assert found is not None

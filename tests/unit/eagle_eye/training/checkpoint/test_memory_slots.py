@@ -257,7 +257,15 @@ def test_the_slot_to_write_is_never_the_newest_and_a_held_one_only_where_there_i
         taken = slot_to_write(whole, slots, step, lambda slot, held=held: slot == held)
         usable = {slot: stamp for slot, stamp in whole.items() if stamp.step <= step} or whole
         assert not whole or taken != max(usable, key=lambda slot: usable[slot].sequence)
-        assert taken != held or taken not in whole or slots == 2
+        assert taken != held or taken not in whole or whole[taken].step > step or slots == 2
+
+
+def test_where_all_but_the_newest_are_held_there_is_no_slot_and_a_training_that_was_rolled_back_writes_over_what_it_left() -> None:
+    whole = {0: SlotStamp(4, 1), 1: SlotStamp(5, 2), 2: SlotStamp(6, 3)}
+    assert slot_to_write(whole, 3, 7, lambda slot: slot in {0, 1}) is None
+    assert slot_to_write(whole, 3, 7, lambda slot: slot == 0) == 1
+    assert slot_to_write(whole, 3, 4, lambda slot: slot in {1, 2}) == 1, "nobody needs steps 5 and 6 any more"
+    assert slot_to_write({0: SlotStamp(4, 1), 1: SlotStamp(5, 2)}, 2, 7, lambda slot: slot == 0) == 0, "two slots are too few for that"
 
 
 def test_a_rank_that_has_steps_of_its_own_and_from_another_node_tells_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
