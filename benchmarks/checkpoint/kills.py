@@ -1,6 +1,7 @@
 """A trainer is killed (SIGKILL) at random moments of its saves, in memory and to storage; its successor must have a whole state of the newest safe step or a later one.
 
     python -m benchmarks.checkpoint.kills --moments 200 --seed 1
+    python -m benchmarks.checkpoint.kills --moments 30 --device cuda     the trainer's state is on a GPU
 
 Each of its tensors holds the number of its step: one of another step, or half of one, is a torn state. The trainer says which step is safe after
 each save; a state that is older than that is a lost one. The peer, torch.save over the same file, is killed in the same way. Launcher and neighbour
@@ -17,6 +18,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -55,9 +57,9 @@ class Tally(NamedTuple):
     passed_over: int
 
 
-def state_of(step: int) -> dict[str, Any]:
+def state_of(step: int, device: str = "cpu") -> dict[str, Any]:
     """Of a trainer that has done so many steps."""
-    return {f"layer {number}": torch.full((ELEMENTS,), float(step)) for number in range(TENSORS)}
+    return {f"layer {number}": torch.full((ELEMENTS,), float(step), device=device) for number in range(TENSORS)}
 
 
 def is_torn(state: dict[str, Any], step: int) -> bool:
@@ -68,9 +70,9 @@ def is_torn(state: dict[str, Any], step: int) -> bool:
 # --- the trainers: each saves for ever, and says what is safe ------------------------------------------------------------
 
 
-def train_in_memory(home: Path, tell: Callable[[int], None], *, pause_s: float = 0.0) -> None:
+def train_in_memory(home: Path, tell: Callable[[int], None], device: str = "cpu", *, pause_s: float = 0.0) -> None:
     """The tensors are parameters of an optimizer that adds 1 to each: copied beside the next step, which waits for the rest. `pause_s`: after each step."""
-    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state_of(0).items()}
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state_of(0, device).items()}
     optimizer = torch.optim.SGD(parameters.values(), lr=1.0)
     memory = MemoryCheckpoints([optimizer], home / SEGMENT)
     found = memory.load(parameters)
@@ -86,21 +88,21 @@ def train_in_memory(home: Path, tell: Callable[[int], None], *, pause_s: float =
         time.sleep(pause_s)
 
 
-def train_to_storage(home: Path, tell: Callable[[int], None]) -> None:
+def train_to_storage(home: Path, tell: Callable[[int], None], device: str = "cpu") -> None:
     """As `checkpoint.save` does it."""
     step = 0
     while True:
         step += 1
-        checkpoint.save_or_raise(state_of(step), step, home)
+        checkpoint.save_or_raise(state_of(step, device), step, home)
         tell(step)
 
 
-def train_with_torch_save(home: Path, tell: Callable[[int], None]) -> None:
+def train_with_torch_save(home: Path, tell: Callable[[int], None], device: str = "cpu") -> None:
     """The peer: one file, written over."""
     step = 0
     while True:
         step += 1
-        torch.save({"step": step, "state": state_of(step)}, home / "model.pt")
+        torch.save({"step": step, "state": state_of(step, device)}, home / "model.pt")
         tell(step)
 
 
@@ -189,18 +191,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the trainer has its state (cpu)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("eagle_eye").setLevel(logging.ERROR)  # a copy that is passed over is counted
     for name in [name for name in os.environ if name.startswith("EAGLE_EYE_")]:
         del os.environ[name]
-    run = (options.moments, options.seed)
-    ours = tally("in memory", train_in_memory, load_from_memory, *run, Path("/dev/shm"))
-    stored = tally("to storage", train_to_storage, load_from_storage, *run, Path(tempfile.gettempdir()))
-    theirs = tally("torch.save", train_with_torch_save, load_with_torch, *run, Path(tempfile.gettempdir()))
+    run, device = (options.moments, options.seed), options.device
+    ours = tally("in memory", partial(train_in_memory, device=device), load_from_memory, *run, Path("/dev/shm"))
+    stored = tally("to storage", partial(train_to_storage, device=device), load_from_storage, *run, Path(tempfile.gettempdir()))
+    theirs = tally("torch.save", partial(train_with_torch_save, device=device), load_with_torch, *run, Path(tempfile.gettempdir()))
     peer = f"torch.save over one file: {theirs.torn} torn, {theirs.lost} lost"
-    return report([row("trainer killed in a save to memory", ours, options.moments, peer), row("trainer killed in a save to storage", stored, options.moments, peer)], options.json, "kills in checkpoints")
+    return report([row("trainer killed in a save to memory", ours, options.moments, peer), row("trainer killed in a save to storage", stored, options.moments, peer)], options.json, f"kills in checkpoints of a state on {device}")
 
 
 if __name__ == "__main__":

@@ -55,12 +55,12 @@ class Costs(NamedTuple):
 class Training:
     """A state of so many bytes, and the optimizer that owns it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: str = "cpu") -> None:
         count = size // TENSORS // 4
-        parameters = [torch.nn.Parameter(torch.rand(count)) for _ in range(TENSORS // 3)]
+        parameters = [torch.nn.Parameter(torch.rand(count, device=device)) for _ in range(TENSORS // 3)]
         self.optimizer = torch.optim.AdamW(parameters)
         for parameter in parameters:
-            self.optimizer.state[parameter] = {"exp_avg": torch.rand(count), "exp_avg_sq": torch.rand(count)}
+            self.optimizer.state[parameter] = {name: torch.rand(count, device=device) for name in ("exp_avg", "exp_avg_sq")}
         self.parameters = parameters
         self.bytes = count * 4 * TENSORS
 

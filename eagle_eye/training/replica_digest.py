@@ -62,7 +62,7 @@ def digest_of(tensors: Iterable[Any]) -> tuple[Any | None, int]:
     Left out are parts of sharded tensors, tensors that are not contiguous or not of plain numbers, and all while a CUDA graph is captured.
     """
     torch = sys.modules.get("torch")
-    if torch is None or (torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+    if torch is None or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         return None, 0
     sums: dict[Any, list[Any]] = {}
     on_gpu = 0
@@ -87,10 +87,21 @@ _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def _sums(torch: Any, tensor: Any) -> list[Any]:
-    """The sum of its bits, eight bytes at a time, which makes no copy of it; and of the rest, or of a tensor that does not begin at eight bytes, number by number."""
+    """The sum of its bits, eight bytes at a time, which makes no copy of it; and of the rest, or of a tensor that does not begin at eight bytes, number by number.
+
+    Sums wrap at 2⁶⁴: one flipped bit changes them by a power of two, which no multiple of the prime is, nor 2⁶⁴ less it. Each operation is one more kernel
+    for the GPU to be given, of which a model has hundreds: there is one for most tensors.
+    """
     size = tensor.element_size()
     flat = tensor.view(-1).view(getattr(torch, _INTEGERS[size]))
-    whole = flat.numel() * size // 8 * 8 // size if flat.storage_offset() * size % 8 == 0 else 0
-    parts = [flat[:whole].view(torch.int64).sum() % PRIME] if whole else []
-    pieces = flat[whole:].split(1 << 22)  # a sum of smaller integers is made of a copy in int64
-    return [*parts, *(piece.sum(dtype=torch.int64) % PRIME for piece in pieces if piece.numel())]
+    if flat.storage_offset() * size % 8:
+        return _sums_of_numbers(torch, flat)
+    whole = flat.numel() * size // 8 * 8 // size
+    if whole == flat.numel():
+        return [flat.view(torch.int64).sum()]
+    return [*([flat[:whole].view(torch.int64).sum()] if whole else []), *_sums_of_numbers(torch, flat[whole:])]
+
+
+def _sums_of_numbers(torch: Any, flat: Any) -> list[Any]:
+    """In pieces: a sum of smaller integers is made of a copy in int64."""
+    return [piece.sum(dtype=torch.int64) for piece in flat.split(1 << 22)]

@@ -1,13 +1,21 @@
 """Copies from GPUs into the segment, beside the computation: on a stream of their own, straight into pinned memory.
 
-The optimizer's kernels are queued behind the copies by an event: the training thread itself does not wait for the GPU.
+The optimizer's kernels are queued behind the copies by an event: the training thread itself does not wait for the GPU. Seen on an H100: while the
+training captures a CUDA graph, a call that waits, made by any thread, ends that capture with an error, unless that thread keeps apart.
 """
 
+import contextlib
+import ctypes
 import logging
-from collections.abc import Iterable
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+
+from .device_part import DeviceCheck
+from .memory_segment import ROW
 
 _log = logging.getLogger("eagle_eye.checkpoint")
 
@@ -17,24 +25,108 @@ class CudaCopy:
 
     def __init__(self, devices: Iterable[torch.device], cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
-        self._streams = {device: cuda.Stream(device=device) for device in devices}
-        for device, stream in self._streams.items():
+        self._copies = {device: cuda.Stream(device=device) for device in devices}
+        self._checks = {device: cuda.Stream(device=device) for device in self._copies}
+        for device, stream in (*self._copies.items(), *self._checks.items()):
             stream.wait_stream(cuda.current_stream(device))  # the optimizer's kernels of the step before may still be queued
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Queue it on the side stream. Whoever calls keeps `source` until `wait` has returned."""
-        with self._cuda.stream(self._streams[source.device]):
-            target.copy_(source, non_blocking=True)
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device in self._copies
+
+    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        """Queue them on the side stream: one call for all, which gives the interpreter lock back. Whoever calls keeps the sources until `wait` has returned."""
+        for device, stream in self._copies.items():
+            pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if source.device == device]
+            with self._cuda.stream(stream):
+                torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
+
+    def check(self, source: torch.Tensor) -> DeviceCheck:
+        """On a stream of its own: the GPU computes while its copy engine copies."""
+        with self._cuda.stream(self._checks[source.device]):
+            return DeviceCheck(_row_sums(source), _largest(source))
+
+    def fetch(self, checks: Sequence[DeviceCheck]) -> Sequence[DeviceCheck]:
+        """Each, in the host's memory."""
+        found = []
+        for check in checks:
+            tensor = check.sums if check.sums is not None else check.largest
+            with self._cuda.stream(self._checks[tensor.device]) if tensor is not None else contextlib.nullcontext():
+                found.append(DeviceCheck(*(None if each is None else each.cpu() for each in check)))
+        return found
 
     def release(self) -> None:
-        """What training queues from now on runs after the copies that were queued; it does not wait itself."""
-        for device, stream in self._streams.items():
+        """What training queues from now on runs after what was queued here; it does not wait itself."""
+        for device, stream in (*self._copies.items(), *self._checks.items()):
             self._cuda.current_stream(device).wait_stream(stream)
 
     def wait(self) -> None:
-        """Until all copies are done. Raises what CUDA says of an earlier kernel."""
-        for stream in self._streams.values():
+        """Until all of it is done. Raises what CUDA says of an earlier kernel."""
+        for stream in (*self._copies.values(), *self._checks.values()):
             stream.synchronize()
+
+
+class CudaFill:
+    """Copies to GPUs by several threads, each through pinned memory and by a stream of its own: the driver by itself reaches a fourth of that."""
+
+    def __init__(self, most: int, cuda: Any = torch.cuda) -> None:
+        """`most`: bytes of a piece."""
+        self._most, self._cuda = most, cuda
+        self._mine = threading.local()
+        self._streams: list[Any] = []
+
+    def __enter__(self) -> "CudaFill":
+        return self
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """A piece, as bytes."""
+        mine = self._mine
+        if getattr(mine, "device", None) != target.device:
+            mine.device, mine.stream = target.device, self._cuda.Stream(device=target.device)
+            mine.stream.wait_stream(self._cuda.current_stream(target.device))  # what was queued before may still read the target
+            mine.staged, mine.turn = [(torch.empty(self._most, dtype=torch.uint8, pin_memory=True), self._cuda.Event()) for _ in range(2)], 0
+            self._streams.append(mine.stream)
+        memory, copied = mine.staged[mine.turn]
+        mine.turn = 1 - mine.turn
+        copied.synchronize()
+        staged = memory[: len(source)]
+        staged.copy_(source)
+        with self._cuda.stream(mine.stream):
+            target.copy_(staged, non_blocking=True)
+            copied.record(mine.stream)
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._streams:
+            stream.synchronize()
+
+
+def _row_sums(source: torch.Tensor) -> torch.Tensor | None:
+    rows = int(source.numel() * source.element_size()) // ROW
+    if not rows or not source.is_contiguous() or source.data_ptr() % 8:
+        return None
+    return source.view(-1).view(torch.uint8)[: rows * ROW].view(torch.int64).view(rows, -1).sum(1)
+
+
+def _largest(source: torch.Tensor) -> torch.Tensor | None:
+    if not source.is_floating_point() or source.element_size() < 2:
+        return None
+    return torch.linalg.vector_norm(source, math.inf)
+
+
+_THREAD_LOCAL = 1
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of the driver's cuThreadExchangeStreamCaptureMode."""
+
+
+def keep_apart(load: Callable[[str], Any] = ctypes.CDLL) -> None:
+    """What this thread asks of CUDA is no matter of a graph that another thread captures: called first by each thread of ours."""
+    try:
+        load("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
+    except (OSError, AttributeError) as error:  # no driver, or one before CUDA 10.1, which has no such graphs
+        _log.debug("graphs that are captured cannot be kept apart from: %s", error)
+
+
+def is_captured(cuda: Any = torch.cuda) -> bool:
+    """What this thread queues on its GPU now is recorded for a CUDA graph, and not done."""
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def pin(address: int, size: int, cuda: Any = torch.cuda) -> bool:

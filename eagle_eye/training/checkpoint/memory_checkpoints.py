@@ -9,7 +9,8 @@
         memory.save(state(), step + 1)    # returns at once
 
 Between two steps of the optimizer its parameters do not change: they are copied meanwhile, and `optimizer.step()` waits for the rest. What no
-given optimizer guards (buffers, random generators) is copied by `save` itself. Nothing of it reaches the training as an error: where the node
+given optimizer guards (buffers, random generators) is copied by `save` itself. A step that is part of a CUDA graph does not say when it begins: where none
+was seen since the save before, the GPU does not go on before the copy is done. Nothing of it reaches the training as an error: where the node
 has no memory for it, a save is left out and the launcher is told. Without a launcher that gives a place there are no such checkpoints.
 """
 
@@ -26,7 +27,8 @@ from typing import Any
 
 import torch
 
-from . import storage_restore
+from . import cuda_copy, storage_restore
+from .device_part import DeviceCopy, StateChanged
 from .fetched_copies import FetchedCopies
 from .memory_layout import Guards, Shard, StateLayout, StepLimits, local_of
 from .memory_report import FailureReport
@@ -39,7 +41,7 @@ from .memory_segment import (
     slot_bytes,
     slot_to_write,
 )
-from .state_copy import DeviceCopy, StateCopy
+from .state_copy import StateCopy
 
 VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
 COPIES_VARIABLE = "EAGLE_EYE_CHECKPOINT_COPIES"
@@ -83,6 +85,8 @@ class MemoryCheckpoints:
         self.waited_s = 0.0
         """Seconds that steps of the optimizers have waited for copies."""
         self._hooks: list[Any] = []
+        self._stepped: set[int] = set()
+        """Optimizers, by number, that were seen to begin a step since the last save."""
         self.guard(optimizers)
         atexit.register(self._end)
         _clients.add(self)
@@ -97,7 +101,7 @@ class MemoryCheckpoints:
         self.wait()
         for hook in self._hooks:
             hook.remove()
-        self._optimizers = list(optimizers)
+        self._optimizers, self._stepped = list(optimizers), set()
         self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
 
     # --- save --------------------------------------------------------------------------------------------------
@@ -105,8 +109,8 @@ class MemoryCheckpoints:
     def save(self, state: dict[str, Any], step: int, *, caller_waits: bool = False) -> bool:
         """Begin to copy the state as the checkpoint of `step`, the first one still to do. False if it is left out.
 
-        That happens while the save before is not done, while memory is being reserved (the first save, and when the state has grown), and
-        after a failure, for 1, 2, 4, … 60 s. `caller_waits`: the caller calls `wait` before anything changes the state: all of it is copied
+        That happens while the save before is not done, while memory is being reserved (the first save, and when the state has grown), while
+        all but the newest copy are needed (one is on its way to another node, one is what all nodes have there), and after a failure, for 1, 2, 4, … 60 s. `caller_waits`: the caller calls `wait` before anything changes the state: all of it is copied
         beside the training then. Raises TypeError for what a checkpoint cannot hold.
         """
         if self._path is None:
@@ -150,21 +154,28 @@ class MemoryCheckpoints:
         if self._is_busy() or self._report.is_delayed():
             return False
         if not self._has_room(layout):
-            self._start(lambda: self._reserve(layout, step))
+            self._start(lambda: self._reserve(layout, step), on_gpu=layout.on_gpu)
             return False
         assert self._segment is not None
         segment, slot = self._segment, slot_to_write(self._whole, self._segment.slots, step, self._segment.is_held)
+        if slot is None:
+            return False
         self._whole.pop(slot, None)
         segment.clear(slot)
         offset = segment.payload_at(slot, layout.payload_bytes)
         copy = StateCopy(layout.tensors, segment.memory, segment.address, offset, layout.payload_bytes, self._device_copy(layout))
-        copy.copy_at_once()
         self._copy = copy
         try:
-            self._start(lambda: self._finish(copy, layout, step, slot))
-        except RuntimeError as error:  # a limit of processes: no thread can be started
+            copy.begin()
+            self._start(lambda: self._finish(copy, layout, step, slot), on_gpu=layout.on_gpu)
+        except Exception as error:  # `save` tells it; also a limit of processes: no thread can be started
             copy.fail(error)
+            copy.settle()
             raise
+        unseen, self._stepped = set(range(len(self._optimizers))) - self._stepped, set()
+        if layout.on_gpu:
+            for optimizer in unseen:
+                copy.wait(optimizer, WAIT_S)
         return True
 
     def _finish(self, copy: StateCopy, layout: StateLayout, step: int, slot: int) -> None:
@@ -195,8 +206,13 @@ class MemoryCheckpoints:
             self.safe_step = stamp.step
         self._whole[slot] = stamp if finite else SlotStamp(_LEFT, stamp.sequence)
 
-    def _start(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, name="eagle-eye-memory-checkpoint", daemon=True)
+    def _start(self, work: Callable[[], None], *, on_gpu: bool) -> None:
+        def run() -> None:
+            if on_gpu:
+                cuda_copy.keep_apart()
+            work()
+
+        thread = threading.Thread(target=run, name="eagle-eye-memory-checkpoint", daemon=True)
         thread.start()
         self._thread = thread
 
@@ -208,17 +224,21 @@ class MemoryCheckpoints:
             self._thread.join(wait_s)
 
     def _device_copy(self, layout: StateLayout) -> DeviceCopy | None:
-        devices = {placed.tensor.device for placed in layout.tensors if placed.tensor.device.type == "cuda"}
-        if not devices:
+        if not layout.on_gpu:
             return None
-        from .cuda_copy import CudaCopy
-
-        return CudaCopy(devices)
+        return cuda_copy.CudaCopy({placed.tensor.device for placed in layout.tensors if placed.tensor.device.type == "cuda"})
 
     # --- what waits --------------------------------------------------------------------------------------------
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._wait(next((index for index, ours in enumerate(self._optimizers) if ours is optimizer), None))
+        number = next((index for index, ours in enumerate(self._optimizers) if ours is optimizer), None)
+        if cuda_copy.is_captured():  # the step is done when its graph is replayed, and nobody is told of that
+            if self._copy is not None:
+                self._copy.fail(StateChanged("a step of its optimizer was captured in a CUDA graph meanwhile"))
+            return
+        if number is not None:
+            self._stepped.add(number)
+        self._wait(number)
 
     def _wait(self, optimizer: int | None) -> None:
         copy = self._copy
@@ -295,9 +315,7 @@ class MemoryCheckpoints:
     def _map(self, layout: StateLayout) -> None:
         assert self._segment is not None
         self._segment.populate()
-        if any(placed.tensor.device.type == "cuda" for placed in layout.tensors):
-            from . import cuda_copy
-
+        if layout.on_gpu:
             self._pinned = cuda_copy.pin(self._segment.address, len(self._segment.memory))
 
     def _open(self) -> None:
@@ -323,8 +341,6 @@ class MemoryCheckpoints:
         if segment is None:
             return
         if self._pinned:
-            from . import cuda_copy
-
             cuda_copy.unpin(segment.address)
             self._pinned = False
         segment.close()

@@ -88,6 +88,11 @@ class StateLayout:
         self.payload_bytes = at + size
 
     @property
+    def on_gpu(self) -> bool:
+        """Some of it is."""
+        return any(placed.tensor.device.type == "cuda" for placed in self.tensors)
+
+    @property
     def table_bytes(self) -> int:
         """An upper bound."""
         rows = sum(int(200 + 2 * len(placed.name) + len(placed.shard) + 24 * placed.tensor.dim()) for placed in self.tensors)

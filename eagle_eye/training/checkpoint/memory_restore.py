@@ -15,7 +15,7 @@ import torch
 
 from eagle_eye.training import state_tree
 
-from . import rank_agreement
+from . import cuda_copy, rank_agreement
 from .fetched_copies import FetchedCopies
 from .memory_layout import Shard, StepLimits, StoredTable, StoredTensor, local_of
 from .memory_segment import (
@@ -30,8 +30,8 @@ from .memory_segment import (
 from .row_sums import RowSums
 from .state_copy import tensor_at
 
-THREADS = 2
-"""One does not reach the speed of the memory; more than two gain little."""
+THREADS = 4
+"""One does not reach the speed of the memory; of two processors two do."""
 STEPS = SLOTS_WITH_BACKUP + SLOTS
 """A rank may have so many whole: in its own memory, and fetched from another node."""
 _PIECE = 1 << 24
@@ -73,7 +73,7 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], limits: Ste
         copies.update({step: replace(copy, tier="neighbour") for step, copy in found.items() if step not in copies})
         skipped.extend([backup.why] if backup.why and backup.source else ())
 
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "eagle-eye-memory-load") as threads:
+    with ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), "eagle-eye-memory-load") as threads:
         while (step := rank_agreement.agreed_step(sorted(copies, reverse=True), STEPS)) >= 0 or not rank_agreement.on_all(backup.was_asked):
             if step < 0:
                 fetch()
@@ -144,6 +144,7 @@ def _filled(segment: MemorySegment, copy: _WholeCopy, tensors: Mapping[str, torc
     """The template's tensors, and new ones, with the stored values."""
     filled: dict[str, torch.Tensor] = {}
     pieces: list[tuple[int, int, int]] = []
+    to_gpu: list[tuple[torch.Tensor, torch.Tensor]] = []
     for name, stored in copy.table.tensors.items():
         at = copy.content.payload_at + stored.offset
         target = tensors.get(name)
@@ -153,9 +154,15 @@ def _filled(segment: MemorySegment, copy: _WholeCopy, tensors: Mapping[str, torc
         local = local_of(target)
         if local.device.type == "cpu" and local.is_contiguous():
             pieces += _pieces(local.data_ptr(), segment.address + at, stored)
+        elif local.device.type == "cuda" and local.is_contiguous() and stored.bytes:
+            source = tensor_at(segment.memory, at, torch.uint8, (stored.bytes,))
+            to_gpu += zip(local.view(-1).view(torch.uint8).split(_PIECE), source.split(_PIECE), strict=True)
         elif stored.bytes:
             local.copy_(tensor_at(segment.memory, at, stored.dtype, stored.shape))
     list(spread(lambda piece: ctypes.memmove(*piece), pieces))
+    if to_gpu:
+        with cuda_copy.CudaFill(_PIECE) as fill:
+            list(spread(lambda pair: fill.copy(*pair), to_gpu))
     return filled
 
 

@@ -32,6 +32,12 @@ class RowSums:
             torch.sum(self._rows[first:end], 1, out=self._sums[first:end])
             self._covered[first:end] = b"\1" * (end - first)
 
+    def give(self, at: int, sums: torch.Tensor) -> None:
+        """Those of whole rows from offset `at` on, made elsewhere."""
+        first = at // ROW
+        self._sums[first : first + len(sums)] = sums
+        self._covered[first : first + len(sums)] = b"\1" * len(sums)
+
     def complete(self) -> bytes:
         """Sum what is left; all sums."""
         for first, end in _runs(self._covered):

@@ -10,10 +10,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
+from .device_part import DeviceCopy, DevicePart, StateChanged, changed_text, version_of
 from .memory_layout import Guards, PlacedTensor, all_finite
 from .row_sums import RowSums
 
@@ -21,10 +22,6 @@ PIECE = 1 << 20
 """Bytes that are copied by one call: they stay in the cache for the sums ..."""
 LARGE_PIECE = 1 << 23
 """... and where somebody waits, who leaves the sums for later."""
-
-
-class StateChanged(RuntimeError):
-    """A tensor was changed while it was being copied, by something that did not wait."""
 
 
 class _Piece(NamedTuple):
@@ -56,32 +53,21 @@ class _Source:
         return piece
 
 
-class DeviceCopy(Protocol):
-    """Copies from a device whose work is queued (cuda_copy.py)."""
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Queue it; the source may be changed once `release` was called."""
-
-    def release(self) -> None:
-        """What is queued on the device from now on runs after all copies that were queued."""
-
-    def wait(self) -> None:
-        """Until all copies are done."""
-
-
 class StateCopy:
     """The tensors of a state, on their way to offset `offset` of `memory`, which begins at `address`."""
 
     def __init__(self, tensors: Sequence[PlacedTensor], memory: memoryview, address: int, offset: int, payload: int, device: DeviceCopy | None = None) -> None:
-        self._memory, self._address, self._offset, self._device = memory, address + offset, offset, device
+        self._memory, self._address, self._offset = memory, address + offset, offset
         self._sums = RowSums(memory, offset, payload)
         self._turn = threading.Condition()
         self._queues: dict[Guards, deque[_Source]] = {}
         self._left: dict[Guards, int] = {}
         """Bytes that are not copied yet."""
+        there = [placed for placed in tensors if placed.bytes and device is not None and device.holds(placed.tensor)]
+        self._device = DevicePart(there, [self._target(placed) for placed in there], device) if there and device is not None else None
         for placed in tensors:
-            if placed.bytes:
-                self._queues.setdefault(placed.guards, deque()).append(_Source(placed, _version_of(placed.tensor)))
+            if placed.bytes and not (device is not None and device.holds(placed.tensor)):
+                self._queues.setdefault(placed.guards, deque()).append(_Source(placed, version_of(placed.tensor)))
                 self._left[placed.guards] = self._left.get(placed.guards, 0) + placed.bytes
         self._unchecked: list[_Piece] = []
         self._waiting = 0
@@ -92,7 +78,19 @@ class StateCopy:
     @property
     def is_copied(self) -> bool:
         """Nobody needs to wait any more."""
-        return self.failure is not None or not any(self._left.values())
+        return self.failure is not None or (self._is_here and (self._device is None or self._device.is_released))
+
+    @property
+    def _is_here(self) -> bool:
+        """All that is copied by threads of the host."""
+        return not any(self._left.values())
+
+    def begin(self) -> None:
+        """Queue what lies on a device, and copy what no optimizer guards: nobody would wait before it is changed."""
+        if self._device is not None:
+            self._device.queue()
+        while self._copy_one([frozenset()], check=False):
+            pass
 
     def wait(self, optimizer: int | None, wait_s: float) -> None:
         """Copy, and wait for, what this optimizer may write (None: everything). Gives the copy up if that takes longer than `wait_s` after all is begun."""
@@ -109,28 +107,33 @@ class StateCopy:
             with self._turn:
                 self._waiting -= 1
         if self._device is not None:
-            self._device.release()
-
-    def copy_at_once(self) -> None:
-        """What no optimizer guards: nobody would wait before it is changed."""
-        while self._copy_one([frozenset()], check=False):
-            pass
-        if self._device is not None and self._left:
-            self._device.release()
+            try:
+                self._device.release()
+            except StateChanged as error:
+                self.fail(error)
 
     def finish(self) -> tuple[bytes, bool]:
         """Copy the rest, then the sums of all rows and whether all floating values are finite. Raises what went wrong."""
+        if self._device is not None:
+            self._device.check()
         while self._copy_one(list(self._queues), check=True):
             pass
         with self._turn:
-            self._turn.wait_for(lambda: self.is_copied)
+            self._turn.wait_for(lambda: self.failure is not None or self._is_here)
+        self.settle()
         if self.failure is not None:
             raise self.failure
-        if self._device is not None:
-            self._device.wait()
         for piece in self._unchecked:
             self._check(piece)
+        if self._device is not None:
+            for placed in self._device.finish(self._sums):
+                self._look_for_infinite(placed, 0, placed.bytes)
         return self._sums.complete(), self._finite
+
+    def settle(self) -> None:
+        """Until nothing that was queued on a device writes to the memory any more. Raises what the device says of an earlier kernel."""
+        if self._device is not None:
+            self._device.wait()
 
     def fail(self, error: Exception) -> None:
         """Give it up: nobody waits for it any more."""
@@ -145,16 +148,14 @@ class StateCopy:
             return False
         try:
             self._copy(piece)
-            if piece.source.version is not None and _version_of(piece.source.placed.tensor) != piece.source.version:
-                raise StateChanged(
-                    f"{piece.source.placed.name!r} was changed while it was being copied, and not by an optimizer that this client was given: call wait() before"
-                )
+            if piece.source.version is not None and version_of(piece.source.placed.tensor) != piece.source.version:
+                raise StateChanged(changed_text(piece.source.placed.name))
         except Exception as error:  # noqa: BLE001 - it must not reach the training; `finish` raises it
             self.fail(error)
             return False
         with self._turn:
             self._left[piece.source.placed.guards] -= piece.bytes
-            later = not check or self._waiting > 0 or piece.source.placed.tensor.device.type != "cpu"
+            later = not check or self._waiting > 0
             if later:
                 self._unchecked.append(piece)
             self._turn.notify_all()
@@ -179,8 +180,6 @@ class StateCopy:
         placed = piece.source.placed
         if piece.source.is_plain:
             ctypes.memmove(self._address + placed.offset + piece.at, placed.tensor.data_ptr() + piece.at, piece.bytes)
-        elif placed.tensor.device.type == "cuda" and self._device is not None:
-            self._device.copy(self._target(placed), placed.tensor)
         else:
             self._target(placed).copy_(placed.tensor)
 
@@ -189,10 +188,13 @@ class StateCopy:
 
     def _check(self, piece: _Piece) -> None:
         """Sum a piece, and see whether it is finite."""
-        placed, tensor = piece.source.placed, piece.source.placed.tensor
-        self._sums.add(placed.offset + piece.at, piece.bytes)
+        self._sums.add(piece.source.placed.offset + piece.at, piece.bytes)
+        self._look_for_infinite(piece.source.placed, piece.at, piece.bytes)
+
+    def _look_for_infinite(self, placed: PlacedTensor, begin: int, size: int) -> None:
+        tensor = placed.tensor
         if self._finite and (tensor.is_floating_point() or tensor.is_complex()):
-            at, count = self._offset + placed.offset + piece.at, piece.bytes // tensor.element_size()
+            at, count = self._offset + placed.offset + begin, size // tensor.element_size()
             self._finite = all_finite(tensor_at(self._memory, at, tensor.dtype, (count,)))
 
 
@@ -202,7 +204,3 @@ def tensor_at(memory: memoryview, offset: int, dtype: torch.dtype, shape: tuple[
     for length in shape:
         count *= length
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)
-
-
-def _version_of(tensor: torch.Tensor) -> int | None:
-    return None if tensor.is_inference() else int(tensor._version)

@@ -28,7 +28,7 @@ def test_numbers_within_a_unit_agree_and_the_worst_stands_first(smi: NvidiaSmi, 
     monkeypatch.setattr(gpu_beside_nvidia_smi, "PAUSE_S", 0.01)
     assert "temperature.memory" not in smi.queries, "what it does not know is not asked for"
     agreements, taken = watch(GpuCollector(nvml=FakeNvml(gpus=1)), smi, 0.1)
-    first, *others = [row for row in rows(agreements, taken) if row.met is not None]
+    first, *others = [row for row in rows(agreements, taken, taken) if row.met is not None]
     assert (first.what.split(",")[0], first.met) == ("power_watts", False)
     assert first.peer == "ours 300 and 300, theirs 305.5"
     assert {row.what.split(",")[0]: row.met for row in others} == {"utilisation_percent": True, "memory_used_bytes": True, "temperature_celsius": True}

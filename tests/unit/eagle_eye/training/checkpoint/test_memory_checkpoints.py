@@ -2,7 +2,6 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,80 +15,7 @@ from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.memory_layout import StateLayout
 from eagle_eye.training.checkpoint.memory_segment import MemorySegment, TornCopy
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
-
-
-class Trainer:
-    """A model of 1.5 MiB whose optimizer adds one to each parameter."""
-
-    def __init__(self, path: Path, **options: Any) -> None:
-        torch.manual_seed(0)
-        self.parameters = [torch.nn.Parameter(torch.randn(count)) for count in (300_000, 7, 90_000)]
-        self.statistics = torch.zeros(3)
-        self.optimizer = torch.optim.SGD(self.parameters, lr=1.0, momentum=0.5)
-        self.memory = MemoryCheckpoints([self.optimizer], path, **options)
-        self.position = 0
-
-    def state(self) -> dict[str, Any]:
-        model = {f"p{index}": parameter.detach() for index, parameter in enumerate(self.parameters)}
-        return {"model": {**model, "statistics": self.statistics}, "optimizer": self.optimizer.state_dict(), "position": self.position, "names": ("a", None)}
-
-    def step(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = -torch.ones_like(parameter)
-        self.optimizer.step()
-        self.statistics += 1
-        self.position += 1
-
-    def values(self) -> list[torch.Tensor]:
-        return [each.detach().clone() for each in (*self.parameters, self.statistics)]
-
-    def saved(self, step: int) -> list[torch.Tensor]:
-        """Do a step, save it, and wait until it is whole."""
-        self.step()
-        values = self.values()
-        assert self.memory.save(self.state(), step)
-        self.memory.finish()
-        return values
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_CHECKPOINT_COPIES", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH", "EAGLE_EYE_WORKER", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path / "0.memory"
-
-
-@pytest.fixture
-def trainer(path: Path) -> Iterator[Trainer]:
-    trainer = Trainer(path)
-    trainer.step()  # the optimizer has its state now
-    assert trainer.memory.prepare(trainer.state())
-    yield trainer
-    trainer.memory.close()
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The copying thread stands before each piece until this is set; the training thread does not."""
-    go, copy = threading.Event(), state_copy.StateCopy._copy
-
-    def late(self: state_copy.StateCopy, piece: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            assert go.wait(10)
-        copy(self, piece)
-
-    monkeypatch.setattr(state_copy.StateCopy, "_copy", late)
-    yield go
-    go.set()
-
-
-def begun(trainer: Trainer) -> state_copy.StateCopy:
-    """The copy under way, of which the thread has a piece in its hands."""
-    copy = trainer.memory._copy
-    assert copy is not None
-    while not any(queue and queue[0].given for queue in copy._queues.values()):
-        time.sleep(0.001)
-    return copy
+from fakes.memory_trainer import Trainer, begun
 
 
 def successor(path: Path, **options: Any) -> Trainer:
