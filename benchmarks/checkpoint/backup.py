@@ -38,6 +38,7 @@ from eagle_eye.training import checkpoint
 from eagle_eye.training.checkpoint.memory_checkpoints import COPIES_VARIABLE
 from eagle_eye.training.checkpoint.memory_segment import SLOTS_WITH_BACKUP, SegmentFile
 from eagle_eye.types import Layout, RankPlacement
+from remediation.checkpoint import round_leader
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 
 MODULE = "benchmarks.checkpoint.backup"
@@ -136,13 +137,14 @@ async def cache(rank: int, folder: Path, every: int) -> None:
 
     async def ask(address: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
         if question:  # of the rounds that all nodes copy in: here each makes its own
-            return {"target": int(question["newest"]) // int(question["every"]) * int(question["every"]) + int(question["every"]), "agreed": question["step"]}
+            return {"number": int(question["number"]) + 1, "target": int(question["newest"]) // int(question["every"]) * int(question["every"]) + int(question["every"]), "agreed": question["step"]}
         path = folder / address.rpartition(":")[2]
         while not path.exists():
             await asyncio.sleep(0.05)
         return dict(json.loads(path.read_text()))
 
     settings = CacheSettings(node=nodes[rank], run="r", host="127.0.0.1", folder=SHARED, prefix=prefix_of(rank, os.environ["MASTER_PORT"]), workers=1, limit_bytes=1 << 30, every=every or 1, share=0.0 if every else CheckpointsConfig().backup_cpu_share)
+    round_leader.ROUND_S = 0.0  # each of the two leads its own rounds: they are in step, as their training is
     found = CheckpointCache(settings, lambda: layout, ask, lambda text, _: print(text, file=sys.stderr), None)
     found.start()
     told(folder / str(rank), await found.answer({}))

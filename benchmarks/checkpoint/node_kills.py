@@ -40,7 +40,7 @@ from eagle_eye.training.checkpoint.memory_segment import (
     fetched_beside,
 )
 from eagle_eye.types import Layout, RankPlacement
-from remediation.checkpoint import backup_keeper
+from remediation.checkpoint import backup_keeper, round_leader
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.checkpoint.copy_search import CopySearch, Wanted
 from remediation.checkpoint.copy_states import newest_safe_step
@@ -142,10 +142,9 @@ class Pair:
 async def serve(node: str, folder: Path, told: Callable[[int], None]) -> None:
     """A launcher's part. Tells which step of its worker is safe on the other node."""
     backup_keeper.LOOK_S = LOOK_S
+    round_leader.ROUND_S = 0.0  # the other node has no trainer: it is not waited for
 
-    async def ask(address: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        if question:  # of the rounds that all nodes copy in: here each makes its own
-            return {"target": int(question["newest"]) // int(question["every"]) * int(question["every"]) + int(question["every"]), "agreed": question["step"]}
+    async def ask(address: str, _: Mapping[str, Any]) -> Mapping[str, Any]:
         path = folder / address.rpartition(":")[2]
         while not path.exists():
             await asyncio.sleep(SAFE_S)

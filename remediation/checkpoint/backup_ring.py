@@ -13,7 +13,7 @@ made a switch serve two racks, which turns the order.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from eagle_eye.types import Layout
@@ -60,6 +60,9 @@ class BackupRing:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
 
     def __contains__(self, node: object) -> bool:
         return node in self._at

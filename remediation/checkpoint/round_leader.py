@@ -16,7 +16,8 @@ from .backup_ring import BackupRing
 ANSWER_S = 3.0
 """Who asks is answered when the next round begins, and after so long in any case: then it asks again."""
 ROUND_S = 30.0
-"""Who has told is not kept waiting for longer: a node that has nothing to copy, or whose copy nobody can keep, must not keep the others from copying."""
+"""Who has told is not kept waiting for longer: a node that has nothing to copy, or whose copy nobody can keep, must not keep the others from copying, and from
+saving. It is waited for again when it has told something."""
 MOST_DOUBLINGS = 16
 
 
@@ -55,6 +56,8 @@ class RoundLeader:
         self._told: dict[str, RoundEnd] = {}
         self._first_at = 0.0
         """When the first one told the end of this round."""
+        self._late: set[str] = set()
+        """Nodes that were waited for in vain."""
         self._misses = 0
         """Rounds in a row in which not all have copied the same step: the next begins later."""
         self._news = asyncio.Condition()
@@ -65,22 +68,27 @@ class RoundLeader:
             if told.epoch > self._epoch:
                 self._epoch, self._round, self._misses = told.epoch, Round(), 0
                 self._told.clear()
+                self._late.clear()
                 self._news.notify_all()
             if told.epoch < self._epoch or told.node not in ring:
                 return Round()
+            self._late.discard(told.node)
             if told.number == self._round.number:
-                self._hear(told, len(ring))
+                self._hear(told, ring)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_S if wait_s is None else wait_s):
                     await self._news.wait_for(lambda: told.epoch != self._epoch or told.number != self._round.number)
             return self._round if told.epoch == self._epoch else Round()
 
-    def _hear(self, told: RoundEnd, nodes: int) -> None:
+    def _hear(self, told: RoundEnd, ring: BackupRing) -> None:
         now = self._clock()
         if not self._told:
             self._first_at = now
         self._told[told.node] = told
-        if len(self._told) >= nodes or now - self._first_at >= ROUND_S:
+        if len(self._told) + len(self._late) >= len(ring):
+            self._begin_next()
+        elif now - self._first_at >= ROUND_S:
+            self._late = {node for node in ring if node not in self._told}
             self._begin_next()
 
     def _begin_next(self) -> None:

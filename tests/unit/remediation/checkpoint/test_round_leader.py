@@ -54,7 +54,14 @@ def test_a_node_that_never_tells_is_not_waited_for_longer_than_so() -> None:
             assert (await leader.answer(told(node, 10), RING, 0.0)).number == 0
         clock.advance(ROUND_S)
         assert await leader.answer(told("n0", 10, newest=20), RING, 0.0) == Round(number=1, target=21, agreed=10)
-        assert (await leader.answer(told("n2", 10), RING, 0.0)).number == 1, "it comes too late, and joins the next"
+        for node in ("n0", "n1"):
+            last = await leader.answer(told(node, 21, number=1), RING, 0.0)
+        assert last == Round(number=2, target=22, agreed=21), "and not again"
+        assert (await leader.answer(told("n2", 10), RING, 0.0)).number == 2, "it comes too late, and joins the next"
+        for node in ("n0", "n1"):
+            last = await leader.answer(told(node, 22, number=2), RING, 0.0)
+        assert last.number == 2, "for which it is waited"
+        assert (await leader.answer(told("n2", 22, number=2), RING, 0.0)).agreed == 22
 
     run(work)
 
