@@ -18,7 +18,8 @@ ANSWER_S = 3.0
 ROUND_S = 30.0
 """Who has told is not kept waiting for longer: a node that has nothing to copy, or whose copy nobody can keep, must not keep the others from copying, and from
 saving. It is waited for again when it has told something."""
-MOST_DOUBLINGS = 16
+MOST_DOUBLINGS = 6
+"""Of the steps between two rounds, where nodes do not save the same steps."""
 
 
 class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):

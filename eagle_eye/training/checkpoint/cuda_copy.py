@@ -37,8 +37,9 @@ class CudaCopy:
         """Queue them on the side stream: one call for all, which gives the interpreter lock back. Whoever calls keeps the sources until `wait` has returned."""
         for device, stream in self._copies.items():
             pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if source.device == device]
-            with self._cuda.stream(stream):
-                torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
+            if pairs:
+                with self._cuda.stream(stream):
+                    torch._foreach_copy_(*map(list, zip(*pairs, strict=True)), non_blocking=True)
 
     def check(self, source: torch.Tensor) -> DeviceCheck:
         """On a stream of its own: the GPU computes while its copy engine copies."""

@@ -28,6 +28,13 @@ def test_copies_run_beside_the_training_and_before_what_it_queues_after_them() -
     ]  # fmt: skip
 
 
+def test_of_several_devices_each_copies_what_lies_on_it() -> None:
+    cuda, source, target = FakeCuda(), torch.ones(3), torch.zeros(3)
+    copy = CudaCopy([source.device, torch.device("meta")], cuda)
+    copy.copy([target], [source])
+    assert (target.tolist(), cuda.log.count("back")) == ([1, 1, 1], 1)
+
+
 def test_sums_and_the_largest_value_are_made_where_the_tensor_lies() -> None:
     copy = CudaCopy([torch.device("cpu")], FakeCuda())
     large, small, whole_numbers = torch.randn(40_000), torch.tensor([1.0, float("nan")]), torch.arange(70_000)
