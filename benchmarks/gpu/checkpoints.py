@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import distributed
 
 from benchmarks.checkpoint.each_step import slowed
@@ -157,22 +156,6 @@ def blocked_within(training: Training, memory: MemoryCheckpoints, step_s: float)
             host.append(sum(taken))
             gpu.append(beside - alone)
     return host, gpu
-
-
-def peer_costs(training: Training, folder: Path) -> tuple[float, float, float, float]:
-    """(torch.save, blocked by dcp.async_save, torch.load, dcp.load), each the better of two, on the disk's page cache."""
-    state, file = training.state(), folder / "state.pt"
-    saved = min(seconds(lambda: torch.save(state, file)) for _ in range(2))
-    loaded = min(seconds(lambda: torch.load(file)) for _ in range(2))
-    file.unlink()
-    blocked = []
-    for number in range(2):
-        began = time.perf_counter()
-        pending = dcp.async_save(state, checkpoint_id=str(folder / f"dcp-{number}"))
-        blocked.append(time.perf_counter() - began)
-        pending.result()
-    restored = min(seconds(lambda: dcp.load(state, checkpoint_id=str(folder / "dcp-1"))) for _ in range(2))
-    return saved, min(blocked), loaded, restored
 
 
 def rows_of(gib: float, costs: Costs) -> Iterator[Row]:
