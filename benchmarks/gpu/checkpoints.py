@@ -30,6 +30,7 @@ from benchmarks.checkpoint.memory import (
     TRIES,
     Training,
     load,
+    peer_costs,
     save,
     seconds,
     segment,
