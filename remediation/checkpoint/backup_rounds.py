@@ -76,11 +76,11 @@ class BackupRounds:
         """This round, for this node: it waits for the next one."""
         return self._settled >= 0
 
-    def to_tell(self, node: str, every: int) -> RoundEnd | None:
+    def to_tell(self, node: str, every: int, wait_s: float) -> RoundEnd | None:
         """What the first node is to be told now; None: nothing."""
         if not self.is_over:
             return None
-        return RoundEnd(node=node, epoch=self._epoch, number=self._round.number, step=self._settled, newest=self._newest, every=every)
+        return RoundEnd(node=node, epoch=self._epoch, number=self._round.number, step=self._settled, newest=self._newest, every=every, wait_s=wait_s)
 
     def answered(self, epoch: int, answer: Round, now: float) -> None:
         """By the first node."""

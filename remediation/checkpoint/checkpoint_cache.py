@@ -46,7 +46,7 @@ from .copy_states import (
     stored,
 )
 from .copy_wire import ProcessorTime, Source
-from .round_leader import Round, RoundEnd, RoundLeader
+from .round_leader import Round, RoundLeader, told_of, wait_of
 from .safety_report import NOWHERE, SafetyReport, Whereabouts, safety_text
 from .storage_interval import StorageInterval
 from .stored_copies import GATHER_S, EmitStored, StoredCopies
@@ -59,12 +59,10 @@ ASKED_S = 5.0
 """Nothing is held for a neighbour that has not asked for so long."""
 LATE_S = 30.0
 """A copy that is due for so long, and that nobody fetches, is told."""
-LEADER_S = 1.0
-"""Pause where the leader of the rounds cannot be asked."""
+LEADER_S = 1.0  # pause where the leader of the rounds cannot be asked
 FIND_S = 15.0
 """How long another launcher may take to say where it serves its copies."""
-END_S = 2.0
-"""How long a thread may take to end."""
+END_S = 2.0  # that a thread may take to end
 HELD_AGAIN_S = 1.0  # a copy that is being read
 TOLD = ("step", "worker", "path", "errno", "reason", "free_bytes", "needed_bytes", "safe_step", "retry_s")
 """Attributes of checkpoint.backup_failed."""
@@ -216,13 +214,13 @@ class CheckpointCache:
     # --- for the job's other launchers, and the workers ----------------------------------------------------------
 
     async def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Where this node serves its copies; of one that tells how its round has ended, the next round. Raises TemporaryError where it serves none."""
+        """Where this node serves its copies; to one that tells how its round has ended, the next round. Raises TemporaryError where it serves none, and PermanentError."""
         if self._server is None:
             raise TemporaryError("this launcher serves no copies of checkpoints")
         if question:
             layout = self._layout()
             ring = self._ring_of(layout) if layout is not None else NO_RING
-            return dict(msgspec.to_builtins(await self._leader.answer(msgspec.convert(question, RoundEnd), ring)))
+            return dict(msgspec.to_builtins(await self._leader.answer(told_of(question), ring)))
         return {"host": self._server.source.host, "port": self._server.source.port, "key": self._key.hex()}
 
     def fetch(self, pid: int, wanted: Wanted) -> Found:
@@ -358,12 +356,13 @@ class CheckpointCache:
 
     async def _ask_leader(self) -> None:
         layout = self._layout()
+        ring = self._ring_of(layout) if layout is not None else NO_RING
         with self._changed:
-            told = self._rounds.to_tell(self._settings.node, self._interval.every)
+            told = self._rounds.to_tell(self._settings.node, self._interval.every, wait_of(len(ring)))
         if layout is None or told is None or told.epoch != layout.epoch:
             return
-        leader, question = self._ring_of(layout).first, msgspec.to_builtins(told)
-        answer = await self.answer(question) if leader == self._settings.node else await self._ask(layout.launchers[leader], question)
+        question = msgspec.to_builtins(told)
+        answer = await self.answer(question) if ring.first == self._settings.node else await self._ask(layout.launchers[ring.first], question)
         with self._changed:
             self._rounds.answered(told.epoch, msgspec.convert(answer, Round), time.monotonic())
             is_over = self._rounds.is_over

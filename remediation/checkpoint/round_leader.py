@@ -7,14 +7,17 @@ there, that is the step that all can go on from whichever node is lost, and the 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import msgspec
 
+from eagle_eye.errors import PermanentError
+
 from .backup_ring import BackupRing
 
-ANSWER_S = 3.0
-"""Who asks is answered when the next round begins, and after so long in any case: then it asks again."""
+ANSWER_S, NODES_PER_S = 3.0, 200.0
+"""Who asks is answered when the next round begins, and after so long in any case, longer in a job of very many nodes: then it asks again."""
 ROUND_S = 30.0
 """Who has told is not kept waiting for longer: a node that has nothing to copy, or whose copy nobody can keep, must not keep the others from copying, and from
 saving. It is waited for again when it has told something."""
@@ -22,19 +25,24 @@ MOST_DOUBLINGS = 6
 """Of the steps between two rounds, where nodes do not save the same steps."""
 
 
+Step = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
+
+
 class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What a node tells when it has come to the end of its round."""
 
     node: str
     epoch: int
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=0)]
     """Of the round."""
-    step: int
+    step: Step
     """Of the copy that is on a second node now."""
-    newest: int
+    newest: Step
     """Step that it has whole in its own memory."""
-    every: int
+    every: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
     """Steps that are to be between two copies, for what they cost there."""
+    wait_s: Annotated[float, msgspec.Meta(ge=0.0, le=600.0)]
+    """It waits so long for an answer."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +53,23 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Copied is the first checkpoint at or behind this step; 0: the newest that there is, at the beginning of an epoch."""
     agreed: int = -1
     """The newest step that all have on a second node; -1: there is none in this epoch."""
+
+
+def told_of(question: Mapping[str, Any]) -> RoundEnd:
+    """What another launcher has sent. Raises PermanentError for what is none."""
+    try:
+        return msgspec.convert(question, RoundEnd)
+    except msgspec.ValidationError as error:
+        raise PermanentError(f"what a node tells of its round of copies is not understood: {error}") from error
+
+
+def wait_of(nodes: int) -> float:
+    """Seconds for which each of so many nodes waits for an answer.
+
+    >>> wait_of(8), wait_of(10_000)
+    (3.0, 50.0)
+    """
+    return max(ANSWER_S, nodes / NODES_PER_S)
 
 
 class RoundLeader:
@@ -63,7 +88,7 @@ class RoundLeader:
         """Rounds in a row in which not all have copied the same step: the next begins later."""
         self._news = asyncio.Condition()
 
-    async def answer(self, told: RoundEnd, ring: BackupRing, wait_s: float | None = None) -> Round:
+    async def answer(self, told: RoundEnd, ring: BackupRing) -> Round:
         """The round that comes after the one whose end is told; the same one where that is not over within so long. An older epoch is told nothing."""
         async with self._news:
             if told.epoch > self._epoch:
@@ -77,7 +102,7 @@ class RoundLeader:
             if told.number == self._round.number:
                 self._hear(told, ring)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER_S if wait_s is None else wait_s):
+                async with asyncio.timeout(told.wait_s):
                     await self._news.wait_for(lambda: told.epoch != self._epoch or told.number != self._round.number)
             return self._round if told.epoch == self._epoch else Round()
 

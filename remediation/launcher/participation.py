@@ -366,7 +366,7 @@ class Participation:
         client = self._network.client(address, peer, welcome_s=COPIES_S)
         await client.start()
         try:
-            return await client.request("copies", question, COPIES_S)
+            return await client.request("copies", question, COPIES_S + question.get("wait_s", 0.0))
         finally:
             await client.stop()
 

@@ -50,10 +50,10 @@ def node() -> Node:
 
 def test_an_epoch_begins_with_the_newest_and_goes_on_with_the_first_behind_each_target(node: Node) -> None:
     node.has(4, 5, 6)
-    assert (node.chosen(), node.rounds.to_tell("n0", 1)) == ([6], None)
+    assert (node.chosen(), node.rounds.to_tell("n0", 1, 3.0)) == ([6], None)
     node.now += 2.0
     assert node.has(5, 6, 7, safe=(6,)) == 2.0
-    told = node.rounds.to_tell("n0", 4)
+    told = node.rounds.to_tell("n0", 4, 3.0)
     assert told is not None
     assert (told.number, told.step, told.newest, told.every) == (0, 6, 7, 4)
     node.has(6, 7, 8, safe=(6,))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from eagle_eye.errors import PermanentError
 from eagle_eye.training.checkpoint.memory_segment import (
     PAGE,
     ROW,
@@ -264,3 +265,15 @@ def test_labels_that_change_within_an_epoch_move_nothing_until_the_next(tmp_path
         await until(lambda: kept() == ring | across)
 
     run(tmp_path, work, *FOUR)
+
+
+def test_a_node_that_tells_nonsense_of_its_round_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    right = {"node": "n1", "epoch": 2, "number": 0, "step": 5, "newest": 5, "every": 1, "wait_s": 0.0}
+
+    async def work(cluster: Cluster) -> None:
+        for wrong in ({"every": 0}, {"step": 1 << 70}, {"newest": -2}, {"wait_s": float("nan")}, {"number": "0"}, {"node": None}):
+            with pytest.raises(PermanentError, match="not understood"):
+                await cluster.caches["n0"].answer({**right, **wrong})
+        assert (await cluster.caches["n0"].answer(right))["number"] == 0
+
+    run(tmp_path, work, "n0")
