@@ -53,8 +53,10 @@ def test_they_are_killed_and_stopped_and_each_record_is_evaluated_once(site: Sit
         _wait(lambda: written.some() and len(_children(server)) == 2)
         victims = _children(server)
         seen |= {each.pid for each in victims}
-        rng.choice(victims).kill()
-        rng.choice(victims).suspend()  # if it was not killed it answers no more, and holds nobody up
+        killed, stopped = rng.choice(victims), rng.choice(victims)
+        stopped.suspend()  # if it is not killed it answers no more, and holds nobody up
+        killed.kill()
+        _wait(lambda: not _runs(killed))  # noqa: B023 - at once
     written.exits(6)
     _wait(lambda: written.some() and len(_found(stream)) >= 6)
     assert len(seen) > 2, "others took their places"
