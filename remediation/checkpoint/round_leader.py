@@ -25,7 +25,7 @@ MOST_DOUBLINGS = 6
 """Of the steps between two rounds, where nodes do not save the same steps."""
 
 
-Step = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
+StepNumber = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 
 
 class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +35,9 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     number: Annotated[int, msgspec.Meta(ge=0)]
     """Of the round."""
-    step: Step
+    step: StepNumber
     """Of the copy that is on a second node now."""
-    newest: Step
+    newest: StepNumber
     """Step that it has whole in its own memory."""
     every: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
     """Steps that are to be between two copies, for what they cost there."""
