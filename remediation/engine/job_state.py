@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -312,10 +312,10 @@ class JobState:
     def lost_gpu_seconds(self, since: float, until: float) -> float:
         """GPU-seconds lost between two times by running on fewer workers than the job once had."""
         full = max((count for _, count in self.sizes), default=0)
-        ends = [time for time, _ in islice(self.sizes, 1, None)] + [until]
+        ends = chain((time for time, _ in islice(self.sizes, 1, None)), [until])
         return sum(
             max(0.0, min(end, until) - max(begin, since)) * (full - count)
-            for (begin, count), end in zip(self.sizes, ends, strict=True)
+            for (begin, count), end in zip(self.sizes, ends, strict=False)  # of a job without a layout there is no size, and nothing is lost
         )
 
     @property

@@ -98,6 +98,10 @@ def test_the_loss_of_fewer_workers_adds_up(paper, job):
     assert not job.at_full_size
 
 
+def test_a_job_of_which_no_layout_is_known_has_lost_nothing_that_could_be_counted(job):
+    assert job.lost_gpu_seconds(0.0, 1e9) == 0.0
+
+
 def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
     follow(paper, job, 1)
     assert job.current is not None
