@@ -290,7 +290,8 @@ def _row_held_back(row: Floats) -> Floats:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """node-9 before node-10."""
+    """node-9 before node-10. Numbers are compared by their digits: a name may be one of thousands, which Python makes no integer of."""
     import re
 
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    parts = ((part, part.lstrip("0")) for part in re.split(r"([0-9]+)", name) if part)
+    return [(0, len(digits), digits) if part[0] in "0123456789" else (1, 0, part) for part, digits in parts]

@@ -108,7 +108,7 @@ Figures = Mapping[str, Mapping[tuple[tuple[str, str], ...], float]]
 
 
 def _partitions(leases: Iterable[Lease], figures: Figures) -> Iterator[PartitionLine]:
-    owners = {int(lease.name.removeprefix(PARTITION)): lease for lease in leases if lease.name.removeprefix(PARTITION).isdigit()}
+    owners = {int(text): lease for lease in leases if (text := lease.name.removeprefix(PARTITION)).isascii() and text.isdigit() and len(text) < 10}
     told = {int(value) for labels in figures.get("eagle_eye_partition_lag_records", {}) for name, value in labels if name == "partition"}
     for number in sorted({*owners, *told}):
         lease = owners.get(number)
