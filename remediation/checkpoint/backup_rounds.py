@@ -71,6 +71,10 @@ class BackupRounds:
         """The newest step that all nodes have on a second one, in this epoch; -1: there is none."""
         return self._round.agreed
 
+    def common(self, now: float) -> int | None:
+        """The step that all nodes have now, -1 before there is one; None where it is not known, since rounds do not go on."""
+        return None if now - self._heard_at > ALONE_S else self.agreed
+
     @property
     def is_over(self) -> bool:
         """This round, for this node: it waits for the next one."""

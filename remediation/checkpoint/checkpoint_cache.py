@@ -273,7 +273,8 @@ class CheckpointCache:
                 self._where = self._whereabouts(layout)
             self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
             if self._storage is not None and layout is not None:
-                self._storage.look(seen, files.name_of, partial(_hold, files), layout, now)
+                common = self._rounds.common(now) if kept_by[0] else None
+                self._storage.look(seen, files.name_of, partial(_hold, files), layout, now, common=common)
             wanted = self._chosen(kept_by[1], now) if kept_by[0] else {}
             if self._storage is not None:
                 wanted = {place: copy for place, copy in wanted.items() if self._storage.is_free(place)}

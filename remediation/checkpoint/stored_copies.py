@@ -65,8 +65,13 @@ class StoredCopies:
         """Another slot of its file is not held for storage: held is one of a file."""
         return self._holding.get(place.file, place.slot) == place.slot
 
-    def look(self, seen: Iterable[Seen], name_of: Callable[[Place], CopyName | None], hold: Callable[[CopyName], None], layout: Layout, now: float) -> None:
-        """The slots of this node's workers are like this now. `name_of`: the whole copy in a slot; `hold`: it stays as it is for GATHER_S."""
+    def look(
+        self, seen: Iterable[Seen], name_of: Callable[[Place], CopyName | None], hold: Callable[[CopyName], None], layout: Layout, now: float, *, common: int | None = None,
+    ) -> None:  # fmt: skip
+        """The slots of this node's workers are like this now. `name_of`: the whole copy in a slot; `hold`: it stays as it is for GATHER_S.
+
+        `common`: the step that all nodes have at this moment, where that is known: no other is stored then, since workers may have left different saves out.
+        """
         self._reconciler.tell_silence()
         whole = [each for each in seen if each.sequence >= 0]
         if layout.epoch != self._epoch:
@@ -78,7 +83,7 @@ class StoredCopies:
                 self._seen[each.place.file] = max(each.sequence, self._seen.get(each.place.file, -1))
             return
         for each in sorted(whole, key=lambda each: each.step):
-            if each.sequence > self._seen.get(each.place.file, -1):
+            if each.sequence > self._seen.get(each.place.file, -1) and common in {None, each.step}:
                 self._seen[each.place.file] = each.sequence
                 self._new(each, name_of, hold, now)
         self._want(layout, now)

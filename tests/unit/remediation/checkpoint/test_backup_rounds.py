@@ -122,6 +122,15 @@ def test_a_node_that_is_told_no_new_round_goes_on_by_itself(node: Node) -> None:
     assert (node.chosen(), node.held[SlotHold.KEPT]) == ([8], 6)
 
 
+def test_the_step_that_all_have_is_known_while_rounds_go_on(node: Node) -> None:
+    node.has(6)
+    assert node.rounds.common(node.now) == -1
+    node.has(6, safe=(6,))
+    node.rounds.answered(2, Round(number=1, target=8, agreed=6), node.now)
+    assert node.rounds.common(node.now + ALONE_S) == 6
+    assert node.rounds.common(node.now + ALONE_S + 1) is None
+
+
 def test_an_answer_of_another_epoch_or_of_a_round_that_is_over_says_nothing(node: Node) -> None:
     node.has(6)
     node.has(6, safe=(6,))

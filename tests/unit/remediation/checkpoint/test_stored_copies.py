@@ -48,11 +48,11 @@ class Launcher:
         rank = int(seen.place.file[0])
         return CopyName(file=seen.place.file, slot=seen.place.slot, step=seen.step, sequence=seen.sequence, rank=rank, world=2, payload=8, replicated=self.replicated)
 
-    def look(self, *steps: int, at: Layout | None = None, seconds: float = 1.0) -> None:
+    def look(self, *steps: int, at: Layout | None = None, seconds: float = 1.0, common: int | None = None) -> None:
         """The newest copies of the workers are of these steps."""
         self.now += seconds
         seen = {Place(f"{rank}.memory", step % 2): Seen(Place(f"{rank}.memory", step % 2), step, step + 1) for rank, step in enumerate(steps)}
-        self.stored.look(seen.values(), lambda place: self.name(seen[place]), self.held.append, at or layout(), self.now)
+        self.stored.look(seen.values(), lambda place: self.name(seen[place]), self.held.append, at or layout(), self.now, common=common)
 
     @property
     def wanted(self) -> Any:
@@ -71,6 +71,18 @@ def test_the_copies_of_one_step_are_gathered_from_all_workers_of_the_node(tmp_pa
     assert launcher.wanted.workers == ("r/n0/0", "r/n0/1")
     launcher.stored._was_taken(launcher.wanted, None, "")
     assert launcher.stored.is_free(Place("0.memory", 1))
+
+
+def test_where_the_nodes_have_a_step_in_common_no_other_is_stored(tmp_path: Path) -> None:
+    """Other nodes may have left out what this one has saved."""
+    launcher = Launcher(tmp_path)
+    for step in range(8):
+        launcher.look(step, step, common=step)
+    launcher.look(8, 8, common=7)
+    launcher.look(9, 9, common=7)
+    assert launcher.wanted is None
+    launcher.look(9, 9, common=9)
+    assert [copy.step for copy in launcher.wanted.copies] == [9, 9]
 
 
 def test_a_step_that_one_worker_has_left_out_is_not_waited_for(tmp_path: Path) -> None:
