@@ -10,7 +10,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -31,14 +30,9 @@ STEP_S = 0.1
 def digest(tensors: list[torch.Tensor]) -> int:
     """As a number, waited for."""
     found, _ = replica_digest.digest_of(tensors)
-    return int(must(found).item())
-
-
-def must(found: Any) -> Any:
-    """A digest."""
     if found is None:
         raise RuntimeError("none of the tensors can be read")
-    return found
+    return int(found.item())
 
 
 def equality(tensors: list[torch.Tensor]) -> Iterator[Row]:
@@ -49,11 +43,11 @@ def equality(tensors: list[torch.Tensor]) -> Iterator[Row]:
     victim = tensors[TENSORS // 2].view(torch.int16)
     before, plain = ours, float(sum(each.double().sum() for each in tensors))
     found = blind = 0
-    for bit in range(16):
-        victim[7] ^= 1 << bit if bit < 15 else -(1 << 15)
+    for mask in (*(1 << bit for bit in range(15)), -(1 << 15)):
+        victim[7] ^= mask
         found += digest(tensors) != before
         blind += float(sum(each.sum() for each in tensors)) == plain
-        victim[7] ^= 1 << bit if bit < 15 else -(1 << 15)
+        victim[7] ^= mask
     yield Row("one flipped bit, each of 16: another digest", f"{found} of 16", "16", found == 16, f"the sum of the parameters is the same in {blind}")
 
 

@@ -43,8 +43,6 @@ class SafetyReport:
         self._wall, self._stores = wall, stores
         self._taken: dict[int, float] = {}
         """Step → when all workers of this node had it whole in memory."""
-        self._backup: tuple[tuple[str, int], int] = (("", 0), -1)
-        """Who keeps the copies, and the newest step that all nodes have on a second one: whichever node is lost, the job goes on from that."""
         self._stored = SafeStep()
         self._refused: dict[str, tuple[int, str]] = {}
         """File of a worker whose memory was refused → sequence of its newest copy then, and why."""
@@ -71,9 +69,8 @@ class SafetyReport:
             self._note(steps.pop())
         if stored_step > self._stored.step:
             self._stored = SafeStep(step=stored_step, time=self._taken.get(stored_step) or self._wall())
-        self._look_at_backup(where)
         known = self._failures(newest, failures)
-        is_first = self._backup[1] >= 0 and self._told.get("backup_step") == "-1"
+        is_first = where.agreed >= 0 and self._told.get("backup_step") == "-1"
         is_news = is_first or any(known.get(tier, "") != self._told.get(f"{tier}_failure", "") for tier in TIERS)
         if now < (self._news_at if is_news else self._due_at):
             return None
@@ -94,12 +91,6 @@ class SafetyReport:
             if len(self._taken) > STEPS_KEPT:
                 del self._taken[next(iter(self._taken))]
 
-    def _look_at_backup(self, where: Whereabouts) -> None:
-        of, step = self._backup
-        if of != where[:2]:
-            of, step = (where.kept_by, where.epoch), -1
-        self._backup = of, max(step, where.agreed) if where.kept_by else -1
-
     def _failures(self, newest: Mapping[str, tuple[int, int]], failures: Mapping[str, str]) -> dict[str, str]:
         self._refused = {file: refused for file, refused in self._refused.items() if newest.get(file, (-1, -1))[1] <= refused[0]}
         if self._not_stored is not None and self._stored.step > self._not_stored[0]:
@@ -118,7 +109,7 @@ class SafetyReport:
                 whole[place.file] = copy.step, copy.sequence
         steps = {"memory": min((step for step, _ in whole.values()), default=-1)}
         if where.kept_by:
-            steps["backup"] = self._backup[1]
+            steps["backup"] = where.agreed
         found = {tier: SafeStep(step=step, time=self._taken.get(step, 0.0), failure=known.get(tier, "")) for tier, step in steps.items()}
         if self._stores or self._stored.step >= 0 or known.get("storage"):
             found["storage"] = SafeStep(step=self._stored.step, time=self._stored.time, failure=known.get("storage", ""))

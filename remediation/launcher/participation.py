@@ -82,7 +82,7 @@ class Participation:
         self._executor: EffectExecutor | None = None
         self._refused: set[Caller] = set()
         self.copies: Callable[[Body], Awaitable[Body]] = _no_copies
-        """Where this node serves its checkpoints in memory."""
+        """Question of another launcher → what this one says of its checkpoints in memory."""
 
     def bind(self, member: LocalMember) -> None:
         """This node's workers."""

@@ -27,7 +27,8 @@ class CudaCopy:
         self._cuda = cuda
         self._copies = {device: cuda.Stream(device=device) for device in devices}
         self._checks = {device: cuda.Stream(device=device) for device in self._copies}
-        for device, stream in (*self._copies.items(), *self._checks.items()):
+        self._all = (*self._copies.items(), *self._checks.items())
+        for device, stream in self._all:
             stream.wait_stream(cuda.current_stream(device))  # the optimizer's kernels of the step before may still be queued
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -57,12 +58,12 @@ class CudaCopy:
 
     def release(self) -> None:
         """What training queues from now on runs after what was queued here; it does not wait itself."""
-        for device, stream in (*self._copies.items(), *self._checks.items()):
+        for device, stream in self._all:
             self._cuda.current_stream(device).wait_stream(stream)
 
     def wait(self) -> None:
         """Until all of it is done. Raises what CUDA says of an earlier kernel."""
-        for stream in (*self._copies.values(), *self._checks.values()):
+        for _, stream in self._all:
             stream.synchronize()
 
 

@@ -63,12 +63,16 @@ class StateCopy:
         self._queues: dict[Guards, deque[_Source]] = {}
         self._left: dict[Guards, int] = {}
         """Bytes that are not copied yet."""
-        there = [placed for placed in tensors if placed.bytes and device is not None and device.holds(placed.tensor)]
-        self._device = DevicePart(there, [self._target(placed) for placed in there], device) if there and device is not None else None
+        there = []
         for placed in tensors:
-            if placed.bytes and not (device is not None and device.holds(placed.tensor)):
-                self._queues.setdefault(placed.guards, deque()).append(_Source(placed, version_of(placed.tensor)))
-                self._left[placed.guards] = self._left.get(placed.guards, 0) + placed.bytes
+            if not placed.bytes:
+                continue
+            if device is not None and device.holds(placed.tensor):
+                there.append(placed)
+                continue
+            self._queues.setdefault(placed.guards, deque()).append(_Source(placed, version_of(placed.tensor)))
+            self._left[placed.guards] = self._left.get(placed.guards, 0) + placed.bytes
+        self._device = DevicePart(there, [self._target(placed) for placed in there], device) if there and device is not None else None
         self._unchecked: list[_Piece] = []
         self._waiting = 0
         """So many threads wait: checks come later."""
