@@ -165,15 +165,18 @@ def test_a_worker_killed_in_a_step_changes_no_bit(phase: str, tmp_path: Path, st
 
 def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stack: ExitStack, undisturbed: list[dict[str, object]]) -> None:
     job = play(tmp_path, stack)
-    names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "stop"}] if slot == 1 else None) for slot in range(2)]
+    names = [job.start(slot, [{"step": step, "phase": phase, "act": "stop"}]) for slot, (step, phase) in enumerate([(4, "computing"), (2, "reducing")])]
     job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
     job.launcher.wait_for("joined", names[1], epoch=1)
     job.check_stopped(names[1])
     job.launcher.form(2, names[0])
+    job.check_stopped(names[0])  # alone it would have taken all steps before the other asks to join
     job.launcher.send(names[1], "fenced", reason="it stood still")
     os.kill(job.pid(names[1]), signal.SIGCONT)
     job.launcher.wait_for("join", names[1], epoch=1)
+    job.launcher.fence(3, *names)
+    os.kill(job.pid(names[0]), signal.SIGCONT)
     job.launcher.form(3, *names)
     job.check_ended(*names)
     check_same(job, [0], undisturbed)
