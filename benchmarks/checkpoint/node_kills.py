@@ -232,7 +232,7 @@ async def fetch(pair: Pair) -> Path | None:
         return pair.place("n1")
 
     search, wanted = CopySearch(find, None), Wanted(rank=0, world=1, path=pair.own, worker="r/n0/0")
-    while (answer := search.ask(0, wanted, ("n1",))).state == "busy":
+    while (answer := search.ask(0, wanted, ("n1",), 1)).state == "busy":
         await asyncio.sleep(0.001)
     return fetched_beside(pair.own) if answer.state == "done" else None
 

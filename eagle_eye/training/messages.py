@@ -19,7 +19,7 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     memory_checkpoint_reduced(worker, epoch, path, errno, reason, free_bytes, needed_bytes, slots, wanted)
                                                     the node has memory for so many copies of its state, not for as many as are
                                                     wanted; told once
-    fetch_memory_checkpoint(worker, pid, rank, world, at_most) → {"ok": true, "state": busy | done | none, "path", "source", "why"}
+    fetch_memory_checkpoint(worker, pid, rank, world, at_most, replicated) → {"ok": true, "state": busy | done | none, "path", "source", "why"}
                                                     what other nodes have of it; asked until it is not busy. path: of a segment
                                                     that is the worker's to remove
     memory_checkpoint_loaded(worker, epoch, step, tier, source, why)

@@ -228,7 +228,7 @@ class CheckpointCache:
         layout = self._layout()
         if layout is None or self._server is None or layout.epoch <= 1:
             return Found(state="none", why="nothing was copied to another node before")
-        return self._search.ask(pid, wanted, (self._settings.node, *self._ring_of(layout).search_order(self._settings.node)))
+        return self._search.ask(pid, wanted, (self._settings.node, *self._ring_of(layout).search_order(self._settings.node)), layout.epoch)
 
     def stored(self, step: int) -> None:
         """A checkpoint of that step is in storage."""

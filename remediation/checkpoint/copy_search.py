@@ -1,7 +1,9 @@
-"""Brings back what other nodes have kept for a worker here: once for each worker that asks, into a segment that it opens."""
+"""Brings back what other nodes have kept for a worker here, into a segment that it opens: once for each worker that asks, and once for all of them where all ranks hold the same."""
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -38,6 +40,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     """Of its segment."""
     worker: str
+    replicated: bool = False
+    """All ranks hold the same: a copy of any will do."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +64,16 @@ class CopySearch:
     def __init__(self, find: Find, credentials: Credentials | None) -> None:
         self._find, self._credentials = find, credentials
         self._searches: dict[int, asyncio.Task[Found]] = {}
+        self._first: tuple[tuple[int, int], Found] | None = None
+        """What was found for all workers: (epoch, highest step), and that."""
+        self._turn = asyncio.Lock()
 
-    def ask(self, pid: int, wanted: Wanted, nodes: Sequence[str]) -> Found:
-        """Begin the search of that process, or tell how it stands. `nodes`: in the order in which they are asked."""
+    def ask(self, pid: int, wanted: Wanted, nodes: Sequence[str], epoch: int) -> Found:
+        """Begin the search of that process, or tell how it stands. `nodes`: this one, then the others, in the order in which they are asked."""
         task = self._searches.get(pid)
         if task is None:
             self._searches = {known: search for known, search in self._searches.items() if not search.done()}
-            task = self._searches[pid] = asyncio.create_task(self._search(wanted, nodes))
+            task = self._searches[pid] = asyncio.create_task(self._shared(wanted, nodes, epoch) if wanted.replicated else self._search(wanted, nodes))
         return task.result() if task.done() else BUSY
 
     async def close(self) -> None:
@@ -74,6 +81,19 @@ class CopySearch:
         for task in self._searches.values():
             task.cancel()
         await asyncio.gather(*self._searches.values(), return_exceptions=True)
+
+    async def _shared(self, wanted: Wanted, nodes: Sequence[str], epoch: int) -> Found:
+        """What all ranks hold alike comes to this node once in an epoch; who asks later gets a name of its own for the same memory, as long as that is there."""
+        async with self._turn:
+            if self._first is not None and self._first[0] == (epoch, wanted.at_most):
+                found = self._first[1]
+                if found.state != "done":
+                    return found
+                with contextlib.suppress(OSError):
+                    return msgspec.structs.replace(found, path=_linked(found.path, fetched_beside(wanted.path)))
+            found = await self._search(wanted, (*nodes[1:], nodes[0]))  # what other nodes have of their own is newer than what is kept here for them
+            self._first = (epoch, wanted.at_most), found
+            return found
 
     async def _search(self, wanted: Wanted, nodes: Sequence[str]) -> Found:
         """The likeliest two nodes first (this one and its neighbour), then all others."""
@@ -93,6 +113,13 @@ class CopySearch:
         return Found(state="none", why="; ".join(reasons) or "no other node has a copy")
 
 
+def _linked(found: str, path: Path) -> str:
+    """A further name of that file. Raises OSError."""
+    path.unlink(missing_ok=True)
+    os.link(found, path)
+    return str(path)
+
+
 def _bring(wanted: Wanted, sources: dict[str, Source], credentials: Credentials | None, reasons: list[str]) -> str:
     """The two newest steps that one of these nodes has; the node, '' if none has any that is whole."""
     for node, source in sources.items():
@@ -108,7 +135,7 @@ def _bring(wanted: Wanted, sources: dict[str, Source], credentials: Credentials 
 def _bring_from(wanted: Wanted, source: Source, credentials: Credentials | None, reasons: list[str]) -> bool:
     client = CopyClient(source, credentials)
     with client.connected() as connection:
-        answer = connection.ask({"kind": "list", "rank": wanted.rank, "world": wanted.world})
+        answer = connection.ask({"kind": "list", "rank": -1 if wanted.replicated else wanted.rank, "world": wanted.world})
         described: dict[int, tuple[CopyName, Description]] = {}
         for name in sorted(msgspec.convert(answer.get("copies"), list[CopyName]), key=lambda each: each.step, reverse=True):
             if (wanted.at_most < 0 or name.step <= wanted.at_most) and name.step not in described and len(described) < SLOTS and name.file != wanted.path.name:

@@ -385,7 +385,10 @@ class JobMember:
     def _fetch(self, worker: Worker, message: messages.ProbeMessage) -> bytes:
         """The worker asks again and again, until it is done."""
         path = self._workers.memory_path(worker.place.local_rank)
-        wanted = Wanted(rank=int(message.get("rank", -1)), world=int(message.get("world", 0)), at_most=int(message.get("at_most", -1)), path=path, worker=worker.name)
+        wanted = Wanted(
+            rank=int(message.get("rank", -1)), world=int(message.get("world", 0)), at_most=int(message.get("at_most", -1)), path=path, worker=worker.name,
+            replicated=bool(message.get("replicated", False)),
+        )  # fmt: skip
         return messages.reply(True, **msgspec.to_builtins(self.fetch(worker.pid, wanted)))
 
     def _exception(self, worker: Worker, message: messages.ProbeMessage) -> None:

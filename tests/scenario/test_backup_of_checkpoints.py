@@ -77,6 +77,30 @@ def test_the_shard_of_a_lost_node_comes_from_its_neighbour_bit_for_bit(cluster: 
     assert not list(shared.glob(f"*{cluster.run}*.memory")), "all of it goes with the job"
 
 
+def test_workers_of_a_lost_node_read_at_once_what_all_ranks_hold_alike(cluster: LauncherCluster) -> None:
+    """It is fetched for the first that asks; the other one has it open at the same time."""
+    (cluster.directory / "train.py").write_text(SCRIPT.replace("([optimizer])", "([optimizer], replicated=True)").replace("100.0 * rank", "0.0"))
+    given = {"nnodes": (2, 2), "nproc": 2, "command": (sys.executable, "train.py"), "preload": TORCH}
+    cluster.both(**given)
+    _backed_up(cluster, 2)
+    lost = cluster.launchers[1]
+    lost.kill()
+    lost.wait()
+    for path in Path("/dev/shm").glob(f"*{cluster.run}-n1-*.memory"):
+        path.unlink()
+    cluster.launch(1, **given)
+    found = wait_until("what all have loaded", lambda: len(words := _starts(cluster)) == 4 and words)
+    assert all(words["whole"] for words in found.values())
+    [start] = {words["start"] for words in found.values()}
+    assert start > 0
+    told = wait_until("the events", lambda: len(events := [event for event in cluster.events("checkpoint.loaded") if event.attributes["tier"] == "neighbour"]) >= 2 and events)
+    assert {(event.node, event.attributes["source"], event.attributes["step"]) for event in told} == {("n1", "n0", str(start))}
+    assert not list(Path("/dev/shm").glob(f"*{cluster.run}*-fetched.memory")), "what was fetched is given back"
+    cluster.launchers[0].terminate()
+    wait_until("the end", lambda: not living(cluster.run))
+    wait_until("the launchers' end", lambda: all(launcher.poll() is not None for launcher in cluster.launchers.values()))
+
+
 def test_where_both_copies_in_memory_are_lost_the_job_goes_on_from_storage(cluster: LauncherCluster) -> None:
     (cluster.directory / "train.py").write_text(SCRIPT)
     kept = cluster.directory / "kept"

@@ -21,8 +21,8 @@ _log = logging.getLogger("eagle_eye.checkpoint")
 class FetchedCopies:
     """Of one load. Without a launcher there are none."""
 
-    def __init__(self, path: Path | None, shard: Shard, at_most: int) -> None:
-        self._path, self._shard, self._at_most = path, shard, at_most
+    def __init__(self, path: Path | None, shard: Shard, at_most: int, *, replicated: bool) -> None:
+        self._path, self._shard, self._at_most, self._replicated = path, shard, at_most, replicated
         self._segment: MemorySegment | None = None
         self.was_asked = False
         self.source = ""
@@ -39,14 +39,14 @@ class FetchedCopies:
         self.was_asked = True
         asked = messages.encode(
             "fetch_memory_checkpoint", worker=os.environ.get("EAGLE_EYE_WORKER", ""), pid=os.getpid(), epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
-            rank=self._shard.rank, world=self._shard.world, at_most=self._at_most,
+            rank=self._shard.rank, world=self._shard.world, at_most=self._at_most, replicated=self._replicated,
         )  # fmt: skip
         try:
             while (answer := messages.answer_of(messages.ask(launcher, asked, ANSWER_S)))["state"] == "busy":
                 threading.Event().wait(ASK_S)
             self.source, self.why = str(answer["source"]), str(answer["why"])
             if answer["state"] == "done":
-                self._segment = MemorySegment.open(fetched_beside(self._path))
+                self._segment = MemorySegment.open(fetched_beside(self._path), shared=True)
         except (OSError, WireError, KeyError, ValueError) as error:
             self.why = f"the launcher could not be asked for copies on other nodes: {error}"
             _log.warning("%s", self.why)

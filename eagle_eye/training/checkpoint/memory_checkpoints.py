@@ -367,7 +367,7 @@ class MemoryCheckpoints:
             self._open()
         except (OSError, ValueError) as error:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
-        backup = FetchedCopies(self._path, self._shard, limits.at_most)
+        backup = FetchedCopies(self._path, self._shard, limits.at_most, replicated=self._replicated)
         try:
             found = restore(self._segment, template, limits, None if self._replicated else self._shard, backup)
             if found is None:

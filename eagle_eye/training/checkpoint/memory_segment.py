@@ -131,7 +131,7 @@ def slot_to_write(whole: Mapping[int, SlotStamp], slots: int, step: int, is_held
 
 
 class MemorySegment:
-    """The file, mapped. One process at a time holds it."""
+    """The file, mapped. One process at a time holds it, or several read it."""
 
     def __init__(self, file: int, path: Path, unfinished: Path | None = None) -> None:
         self.path = path
@@ -173,18 +173,22 @@ class MemorySegment:
             raise
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """That of a predecessor. Raises OSError: FileNotFoundError if there is none, EPERM if it is another user's or others may use it, EAGAIN if a process holds it."""
+    def open(cls, path: Path, *, shared: bool = False) -> Self:
+        """That of a predecessor. `shared`: to read it, as other processes do at the same time.
+
+        Raises OSError: FileNotFoundError if there is none, EPERM if it is another user's or others may use it, EAGAIN if a process holds it.
+        """
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             _refuse_foreign(file, path)
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if os.fstat(file).st_size < 2 * PAGE:
                 raise OSError(errno.EINVAL, "it is cut short", os.fspath(path))
             segment = cls(file, path)
-            _, _, size, _, _, length, slots = _HEADER.unpack_from(segment.memory)
-            _HEADER.pack_into(segment.memory, 0, MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), length, slots)
-            _remove_unfinished(path)
+            if not shared:
+                _, _, size, _, _, length, slots = _HEADER.unpack_from(segment.memory)
+                _HEADER.pack_into(segment.memory, 0, MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), length, slots)
+                _remove_unfinished(path)
         except OSError:
             os.close(file)
             raise

@@ -129,6 +129,38 @@ def test_a_copy_goes_to_the_neighbour_and_comes_back_to_a_node_that_has_lost_it(
     run(tmp_path, work, *NODES)
 
 
+def test_what_all_ranks_hold_alike_comes_to_a_node_once_for_all_its_workers(tmp_path: Path) -> None:
+    own = [tmp_path / f"ee-n1-{slot}.memory" for slot in range(2)]
+
+    async def brought(cluster: Cluster, pid: int, slot: int) -> Found:
+        wanted = Wanted(rank=2 + slot, world=4, path=own[slot], worker=f"r/n1/{slot}", replicated=True)
+        found: Found = await until(lambda: (answer := cluster.caches["n1"].fetch(pid, wanted)).state != "busy" and answer)
+        return found
+
+    async def work(cluster: Cluster) -> None:
+        written(tmp_path / "ee-n1-backup-0of2.memory", {0: 4}, rank=0, replicated=True).close()
+        written(tmp_path / "ee-n0-backup-1of2.memory", {0: 8}, rank=1).close()
+        written(tmp_path / "ee-n0-0.memory", {0: 6, 1: 7}, rank=0, replicated=True).close()
+        both = await asyncio.gather(*(brought(cluster, 7 + slot, slot) for slot in range(2)))
+        assert [(found.state, found.source, found.path) for found in both] == [("done", "n0", str(fetched_beside(path))) for path in own], "of any rank; not the older one that is kept here, nor what rank 1 alone had"
+        for path in own:
+            assert payload_of(fetched_beside(path), 7) == payload_of(tmp_path / "ee-n0-0.memory", 7)
+            with pytest.raises(StopIteration):
+                payload_of(fetched_beside(path), 8)
+        first, second = (fetched_beside(path).stat() for path in own)
+        assert (first.st_ino, first.st_nlink) == (second.st_ino, 2), "the same memory"
+        for path in own:
+            fetched_beside(path).unlink()
+        again = await brought(cluster, 9, 1)
+        assert (again.state, fetched_beside(own[1]).stat().st_nlink) == ("done", 1), "what was given back is fetched anew"
+        cluster.begin()
+        written(tmp_path / "ee-n0-0.memory", {0: 6, 1: 7, 2: 8}, rank=0, replicated=True, slots=SLOTS_WITH_BACKUP).close()
+        await brought(cluster, 10, 0)
+        assert payload_of(fetched_beside(own[0]), 8), "of a newer epoch what is there now"
+
+    run(tmp_path, work, *NODES)
+
+
 def test_a_new_epoch_sends_what_the_neighbour_may_have_lost(tmp_path: Path) -> None:
     async def work(cluster: Cluster) -> None:
         written(tmp_path / "ee-n1-0.memory", {0: 5}, rank=1).close()
