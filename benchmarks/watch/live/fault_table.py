@@ -49,6 +49,8 @@ class LiveFault:
     in_memory_cgroup: bool = False
     alone: bool = False
     """It disturbs other jobs on the machine."""
+    further: bool = False
+    """Not one of the 40."""
 
     @property
     def steady_s(self) -> float:
@@ -173,6 +175,19 @@ FAULTS: tuple[LiveFault, ...] = (
         causes=frozenset({"clock.skewed", "clock.behind"}), truth=Truth.NODE, clocks=1,
     ),
 )  # fmt: skip
+
+
+FURTHER: tuple[LiveFault, ...] = (
+    LiveFault(
+        name="repeated data of one rank (marked)", script=MARKED, made="its loader gives one batch again and again", strike=strikes.ordered("same_data"),
+        causes=frozenset({"repeated data"}), truth=Truth.WORKER, rank=2, lasting=True, further=True,
+    ),
+    LiveFault(
+        name="repeated data of all ranks (marked)", script=MARKED, made="their loaders give one batch again and again", strike=strikes.ordered("same_data"),
+        causes=frozenset({"repeated data"}), truth=Truth.NOBODY, lasting=True, further=True,
+    ),
+)  # fmt: skip
+"""Made as well, and not counted with them."""
 
 
 def _twin(name: str, script: str, made: str, strike: Strike, rank: int = EVERYBODY, *, lasting: bool = False, clocks: int = 0, steps: int = 1_000_000) -> LiveFault:

@@ -57,8 +57,8 @@ def _read(place: Path, step: int) -> float:
     return float(amount) if step >= int(first) else 0.0
 
 
-LASTING = ("slower", "slow_data", "garbage")
-"""`slower`: times as long for all that is computed; `slow_data`: seconds until a batch is there; `garbage`: objects that are collected at each step."""
+LASTING = ("slower", "slow_data", "same_data", "garbage")
+"""`slower`: times as long for all that is computed; `slow_data`: seconds until a batch is there; `same_data`: each batch is the one before; `garbage`: objects that are collected at each step."""
 DAMAGES = ("bad_gradient", "flipped_bit")
 """One gradient is NaN before it is exchanged; the bit of that number of one parameter's float32 is turned round."""
 ERRORS = ("bad_value", "missing_key", "exit_0", "kernel_kill", "host_memory", "full_disk_save")

@@ -53,11 +53,14 @@ class Training:
         self._draws = torch.Generator().manual_seed(SEED + self._rank)
 
     def batches(self, steps: int) -> Iterator[tuple[int, Tensor]]:
-        """The input, which is slow where that is ordered."""
+        """The input, which is slow, or stands still, where that is ordered."""
+        batch = torch.empty(0)
         for step in range(steps):
             time.sleep(self._orders.amount("slow_data", step))
             self._pause(step, ("data_poll",))
-            yield step, torch.randn(BATCH, WIDTH, generator=self._draws)
+            if not self._orders.amount("same_data", step):
+                batch = torch.randn(BATCH, WIDTH, generator=self._draws)
+            yield step, batch
 
     def run(self) -> None:
         """To the end of the plan."""
