@@ -5,39 +5,30 @@ cause. Severities are Unicron's (table 1) where it has the cause: the weakest re
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from detectors.features.launcher_states import OF_A_STOP
 from eagle_eye.types import Severity
 
-
-class Scope(Enum):
-    """Where a consequence may be, relative to its cause."""
-
-    ANYWHERE = "in the same job"
-    NODE = "on the same node"
-    GPU = "on the same GPU, or of its worker"
-    WORKER = "in the same worker"
-
-
-class Selection(Enum):
-    """Which findings of a kind are consequences."""
-
-    ANY = "all"
-    VICTIM = "what also a healthy worker shows when a peer dies: a symptom, or an end after the cause's"
-    ENDED = "the same, and ends by a signal from outside"
-
-
-@dataclass(frozen=True, slots=True)
-class Consequence:
-    """Findings that follow from a cause: their kind, where they are, and which of them."""
-
-    kind: str
-    """Kind of finding; '*' = every one."""
-    where: Scope = Scope.ANYWHERE
-    what: Selection = Selection.ANY
-    early_s: float | None = None
-    """It may seem to begin so long before its cause; None: as the cause's row says."""
+from .consequences import (
+    OF_A_LOSS,
+    OF_LOSSES,
+    OWN_END,
+    OWN_TROUBLE,
+    PORTS_DOWN,
+    SAME_GPU,
+    SAME_NODE,
+    SAME_WORKER,
+    SLOWNESS,
+    STALLS,
+    STOPPED_BEFORE,
+    UNUSUAL,
+    VICTIMS,
+    WAITS_FOR_LAUNCHERS,
+    Consequence,
+    Scope,
+    Selection,
+    of_a_preemption,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,74 +63,10 @@ class Cause:
 
 OF_RULES = "rule.*"
 """Kind of every finding rule.NAME, whatever rules there are."""
-STALLS = (
-    Consequence("job.paused"),
-    Consequence("job.stalled"),
-    Consequence("worker.stalled"),
-    Consequence("input.stalled"),
-    Consequence("job.slow"),
-    Consequence("job.very_slow"),
-    Consequence("job.throughput_lost"),
-    Consequence("communication.slow"),
-    Consequence("input.slow"),
-    Consequence("nccl.outlier_ranks"),
-)
-SLOWNESS = (
-    Consequence("job.throughput_lost"),
-    Consequence("job.slow"),
-    Consequence("job.very_slow"),
-)
-"""What a job shows that does less than it did."""
-UNUSUAL = (Consequence("node.unusual", Scope.NODE), Consequence("node.unforeseen", Scope.NODE))
-"""What the metrics of a node show on which something is wrong."""
-VICTIMS = (
-    Consequence("worker.exception", what=Selection.VICTIM),
-    Consequence("worker.exited", what=Selection.VICTIM),
-    Consequence("thread.exception", what=Selection.VICTIM),
-    Consequence("log.error", early_s=5.0),
-    *STALLS,
-)
-OF_LOSSES = (Consequence("loss.spike"), Consequence("loss.risen"), Consequence("grad_norm.jump"))
-"""What the numbers of a training show that has gone wrong."""
-OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
-"""Of a node or GPU: who cries for its workers need not cry for one that has ended."""
-WAITS_FOR_LAUNCHERS = (Consequence("job.waiting"),)
-"""Of a launcher that is gone, or all of its node: those that are left may not be enough."""
-PORTS_DOWN = (Consequence("link.down", early_s=60.0),)
-"""The ports that connections broke at: they went down before, and say where (network_place.py)."""
-SAME_WORKER = (Consequence("*", Scope.WORKER),)
-OWN_TROUBLE = (
-    Consequence("worker.stalled", Scope.WORKER),
-    Consequence("worker.stopped", Scope.WORKER),
-    Consequence("worker.slow", Scope.WORKER),
-    Consequence("kernel.error", Scope.NODE, early_s=5.0),
-)
-"""What a worker's end explains of itself: no exception, for that came before it; and what the kernel said of its end."""
-OWN_END = (Consequence("worker.exited", Scope.WORKER),)
-SAME_NODE = (Consequence("*", Scope.NODE),)
-STOPPED_BEFORE = (Consequence("launcher.stopped", Scope.NODE, early_s=float("inf")),)
-"""However long its launcher was stopped before the job went on without it."""
-SAME_GPU = (Consequence("gpu.xid", Scope.GPU, early_s=5.0),)
-"""What a program did to its GPU; the Xids of broken hardware are stronger than any exception."""
 PREEMPTED_EARLY_S, PREEMPTED_LATE_S = 30.0, 120.0
 """What a preemption ends is found sooner or later than its first sign: a session by its lease, a node by its silence, all nodes of a job one after the other."""
 LONG_LIVED_S = 10.0
 """A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
-
-def _of_a_preemption(where: Scope) -> tuple[Consequence, ...]:
-    """What ends with a node, or with a job, that its scheduler takes away. A GPU that breaks meanwhile is none of it."""
-    return (
-        Consequence("scheduler.preemption", where, early_s=float("inf")),
-        Consequence("node.lost", where),
-        Consequence("launcher.lost", where),
-        Consequence("worker.exited", where, Selection.ENDED),
-        Consequence("worker.ended_early", where),
-        Consequence("log.error", where),
-        Consequence("collector.failing", where),
-        *VICTIMS,
-    )
-
-
 _HARDWARE = (("a fault of the program", "the same worker fails again on another GPU"),)
 _STORAGE = (("a full quota of one user or folder", "free bytes and quota of the path in the message, on that node"),)
 _PROGRAM = (("a broken GPU", "it comes back on this worker alone; Xid and ECC counters of its GPU"),)
@@ -148,7 +75,7 @@ CAUSES = (
     *(
         Cause(
             "preempted", kind, Severity.SEV3,
-            follows=_of_a_preemption(where),
+            follows=of_a_preemption(where),
             accuses=False,
             together_s=60.0,
             early_s=PREEMPTED_EARLY_S,
@@ -375,6 +302,25 @@ CAUSES = (
             ("a script that changes the parameters of one rank", "whether it comes back on the same rank after a restart"),
             ("a broken GPU or memory", "whether it comes back on the same machine: its ECC counters, and the GPU's diagnosis (dcgmi diag -r 3)"),
         ),
+    ),
+    Cause(
+        "loss scale collapsed",
+        "loss_scale.collapsed",
+        Severity.INFO,
+        follows=(Consequence("loss.spike"), Consequence("loss.risen"), Consequence("grad_norm.jump")),
+        early_s=30.0,
+        rivals=(
+            ("a weight that is no number any more", "the digests or norms of the parameters, and whether the loss is a number with bf16 or fp32"),
+            ("a learning rate, or data, that fp16 cannot hold", "whether it comes back in the same step after the roll-back"),
+        ),
+    ),
+    Cause("repeated data", "data.repeated", Severity.INFO, rivals=(("data that hold the same several times", "the samples of these steps"),)),
+    Cause(
+        "shared data",
+        "data.shared",
+        Severity.INFO,
+        accuses=False,
+        rivals=(("workers that divide each sequence among them (context parallelism)", "which process groups the script makes: then it is right so"),),
     ),
     Cause("loss risen", "loss.risen", Severity.INFO, follows=(Consequence("loss.spike"), Consequence("grad_norm.jump")), early_s=float("inf")),
     Cause("loss plateau", "loss.plateau", Severity.INFO),

@@ -8,7 +8,8 @@ from eagle_eye.topology import gpu_of, node_of
 from eagle_eye.types import Finding, Severity, Topology
 from eagle_eye.xids import Xid, xid_of_status
 
-from .causes import CAUSES, OF_RULES, Cause, Consequence, Scope, Selection
+from .causes import CAUSES, OF_RULES, Cause
+from .consequences import Consequence, Scope, Selection
 
 FOLLOWER_EARLY_S = 0.25
 """An end that is no symptom by its own words follows from another only if it did not come first, clocks aside."""

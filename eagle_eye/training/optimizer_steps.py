@@ -67,24 +67,26 @@ class OptimizerSteps:
             optimizer.register_optimizer_step_post_hook(self._after_step)
             autograd.backward = self._watched_backward(autograd.backward)
             iterator: Any = dataloader._BaseDataLoaderIter
-            iterator.__next__ = self._around(iterator.__next__, "data")
+            iterator.__next__ = self._loading(iterator.__next__)
             self._watch_collectives()
             atexit.register(self._monitor.stop)  # the loop is over: what the script does not do is no hang
         except Exception:  # noqa: BLE001 - another torch: the script runs on unwatched
             self._over = True
             _log.warning("eagle-eye: this torch has other parts than expected: steps are not counted", exc_info=True)
 
-    def _around(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
-        """The same function; while it runs the loop is in that phase, and behind it in `forward`."""
+    def _loading(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function; while it runs the loop is in `data`, and behind it, with what it has returned, in `forward`."""
 
         @functools.wraps(function)
         def marked(*arguments: Any, **named: Any) -> Any:
-            watched = not self._over and self._enter(phase)
-            try:
+            if self._over or not self._enter("data"):
                 return function(*arguments, **named)
+            try:
+                batch = function(*arguments, **named)
+                self._monitor.batch(batch)
+                return batch
             finally:
-                if watched:
-                    self._monitor.mark("forward")
+                self._monitor.mark("forward")
 
         return marked
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from . import (
+    batch_digest,
     exception_reporter,
     gpu_phases,
     group_progress,
@@ -27,8 +28,9 @@ from . import (
     probe_socket,
     replica_digest,
 )
+from .batch_digest import BatchDigests
 from .fault_drills import AcceleratorError
-from .replica_digest import VALUE, DigestSchedule
+from .replica_digest import DigestSchedule
 from .ring_buffer import (
     BEGAN,
     DONE,
@@ -79,6 +81,7 @@ class Monitor:
         self._ask_gpu = time_gpu and ring is not None
         self._runtime: RuntimeValues | None = None
         self._digests: DigestSchedule | None = None
+        self._batches = None if ring is None or os.environ.get(batch_digest.VARIABLE) == "0" else BatchDigests(clock_ns)
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
         self._marked = clock_ns()
@@ -119,6 +122,7 @@ class Monitor:
                 except StopIteration:
                     return
                 if number not in self._skip:
+                    self.batch(batch)
                     self.mark("other")
                     yield batch
                     self.end()
@@ -173,6 +177,8 @@ class Monitor:
                     values[column] = nanoseconds / 1e9
             if self._runtime is not None:
                 self._add_runtime(self._runtime, values, now)
+            if self._batches is not None and (digest := self._batches.end(self._step, values[_STEP_S])) is not None:
+                self.log(**{batch_digest.VALUE: digest})
             if self._digests is not None:
                 self._add_digest(self._digests, values[_STEP_S])
             self._records.end(self._step, now, self._marks, values)
@@ -251,6 +257,19 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
+    def batch(self, batch: Any) -> None:
+        """This micro-batch is data of the step: of its tensors a digest is made, so that data which come again, and none else should, are seen. `steps` does it by itself.
+
+        `EAGLE_EYE_BATCH_DIGESTS=0` in the environment leaves it out.
+        """
+        if self._batches is None:
+            return
+        try:
+            self._batches.add(self._step, batch)
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._batches = None
+            self._fault(error)
+
     def watch_runtime(self) -> None:
         """Steps also tell of garbage collection, compilation and memory of this process."""
         if self._ring is not None and self._runtime is None:
@@ -286,7 +305,7 @@ class Monitor:
 
     def disable(self) -> None:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""
-        self._ring, self._ask_gpu = None, False
+        self._ring, self._batches, self._ask_gpu = None, None, False
         self._parents, self._records = self._records, None  # kept: to destroy an event of a GPU is a call of CUDA, which a forked child must not make
         self._words = memoryview(bytearray(8 * WORDS)).cast("q")
         self._words[STEP] = -1
@@ -332,7 +351,7 @@ class Monitor:
             self._fault(error)
             return
         if digest is not None:
-            self.log(**{VALUE: digest})
+            self.log(**{replica_digest.VALUE: digest})
 
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""

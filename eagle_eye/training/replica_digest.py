@@ -46,14 +46,14 @@ class DigestSchedule:
         return found
 
 
-def interval(cost_s: float, step_s: float) -> int:
-    """Steps between two digests of that cost, where a step takes so long: a power of two.
+def interval(cost_s: float, step_s: float, share: float = SHARE, least: int = LEAST) -> int:
+    """Steps between two digests of that cost, where a step takes so long: a power of two, from `least` on. `share`: of the time, that they may cost.
 
     >>> interval(0.0001, 0.1), interval(0.1, 0.1)
     (16, 256)
     """
-    least = cost_s / max(SHARE * step_s, 1e-9)
-    return min(max(LEAST, 1 << math.ceil(math.log2(max(least, 1.0)))), MOST)
+    needed = cost_s / max(share * step_s, 1e-9)
+    return min(max(least, 1 << math.ceil(math.log2(max(needed, 1.0)))), MOST)
 
 
 def digest_of(tensors: Iterable[Any]) -> tuple[Any | None, int]:

@@ -195,6 +195,13 @@ def bad_loss(draft: Draft) -> None:
             step.values["grad_norm"][:] *= 50.0
 
 
+def bad_data(draft: Draft) -> None:
+    """All are given one batch from tick 20 on; the scale of the loss collapses at 40."""
+    for step in draft.steps:
+        step.values["batch_digest"] = np.full(len(draft.layout.workers), float(1 + min(draft.tick, 20)), np.float32)
+        step.values["loss_scale"] = np.full(len(draft.layout.workers), 8192.0 if draft.tick < 40 else 1.0, np.float32)
+
+
 def other_replica(draft: Draft) -> None:
     for step in draft.steps:
         step.values["replica_digest"] = np.full(len(draft.layout.workers), float(step.number), np.float32)
@@ -222,6 +229,7 @@ def everything_goes_wrong() -> tuple[Frame, ...]:
         other_call,
         drained,
         bad_loss,
+        bad_data,
         other_replica,
         SlowWorker(3, 4.0, 20, 38),
         FrozenWorker(0, 60, state="T"),

@@ -44,6 +44,7 @@ class TrainingSteps:
         """It has come: its forward pass begins."""
         self._monitor.mark("forward")
         if self._monitor.watched:
+            self._monitor.batch(batch)
             self._attempt(lambda: self._count(batch))
 
     def backward(self, tensors: Any) -> None:

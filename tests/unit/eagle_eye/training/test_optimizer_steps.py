@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader, dataloader
 
-from eagle_eye.training import optimizer_steps
+from eagle_eye.training import batch_digest, optimizer_steps
 from eagle_eye.training.optimizer_steps import OTHERS, OptimizerSteps
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.replica_digest import digest_of
@@ -68,13 +68,18 @@ def train(made: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int, m
             optimizer.zero_grad()
 
 
+def spent(step: StepRecord) -> float:
+    """Seconds in all of its phases."""
+    return sum(seconds for name, seconds in step.values.items() if name.endswith("_s") and name != "step_s")
+
+
 def test_each_step_of_the_optimizer_is_a_step_with_its_phases(watched: Watched) -> None:
     train(*model(), steps=5)
     assert watched.numbers == [0, 1, 2, 3, 4]
     for step in watched.steps[1:]:
         phases = {name for name, seconds in step.values.items() if seconds > 0.0}
         assert phases >= {"step_s", "data_s", "forward_s", "backward_s", "optimizer_s"}
-        assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+        assert spent(step) == pytest.approx(step.values["step_s"])
 
 
 def test_the_parameters_of_the_leading_optimizer_are_told_as_a_digest(watched: Watched) -> None:
@@ -83,6 +88,18 @@ def test_the_parameters_of_the_leading_optimizer_are_told_as_a_digest(watched: W
     digests = {step.number: step.values["replica_digest"] for step in watched.steps if "replica_digest" in step.values}
     found, _ = digest_of(made.parameters())
     assert digests == {15: float(found)}  # type: ignore[arg-type]
+
+
+def test_a_step_tells_a_digest_of_what_the_loader_has_given_it(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_digest, "SHARE", 1e9)
+    made, optimizer = model()
+    rows = torch.arange(24.0).reshape(6, 4)[[0, 1, 2, 1, 2, 3]]
+    for batch in DataLoader(rows, batch_size=1):
+        made(batch).sum().backward()
+        optimizer.step()
+    digests = [step.values["batch_digest"] for step in watched.steps[1:]]  # no step has begun where the first batch is asked for
+    assert digests[0:2] == digests[2:4]
+    assert len(set(digests)) == 3
 
 
 @pytest.fixture
@@ -134,7 +151,7 @@ def test_what_distributed_data_parallel_waits_for_behind_its_last_gradient_is_co
     assert watched.numbers == list(range(4))
     for step in watched.steps[1:]:
         assert step.values["communication_s"] >= 0.8 * WAIT_S > step.values["backward_s"] > 0.0
-        assert sum(seconds for name, seconds in step.values.items() if name != "step_s") == pytest.approx(step.values["step_s"])
+        assert spent(step) == pytest.approx(step.values["step_s"])
 
 
 def test_no_hook_stays_on_a_loss_and_those_of_others_are_called_behind_ours(watched: Watched, alone: None) -> None:
