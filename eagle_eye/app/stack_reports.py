@@ -32,7 +32,7 @@ def sample_processes(targets: StackTargets, count: int, every_s: float, clock: C
     taken: dict[str, list[StackSample]] = {name: [] for name in targets.pids}
     late: list[str] = []
     programs = ChildPrograms()
-    sampler = StackSampler(clock, partial(take_sample, clock=clock, programs=programs), count, every_s, parallel=min(len(names), os.cpu_count() or 1))
+    sampler = StackSampler(clock, partial(take_sample, clock=clock, programs=programs), count, every_s, parallel=min(len(names), len(os.sched_getaffinity(0))))
     with contextlib.closing(programs), bar("looking at processes") as shown:
         task = shown.add_task("", total=count * len(names))
         for result in sampler.run(names):

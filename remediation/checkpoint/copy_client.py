@@ -23,7 +23,7 @@ from .copy_files import CopyName, changed_row
 from .copy_server import PIECE
 from .copy_wire import CopyConnection, ProcessorTime, Source
 
-CONNECTIONS = min(4, os.cpu_count() or 1)
+CONNECTIONS = min(4, len(os.sched_getaffinity(0)))
 """Each takes a processor at either end."""
 TRIES, PAUSE_S = 5, 0.2
 """A piece that a cut connection has not brought is asked for again so often, each time after a longer pause."""

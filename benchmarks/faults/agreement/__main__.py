@@ -15,6 +15,7 @@ votes that cannot be read any more. A seed gives the same run each time.
 import argparse
 import logging
 import multiprocessing
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -85,7 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.agreement", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=1000, help="how many; the full goal is 10000 (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the first one (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes (default: one for each core)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: one for each core)")
     parser.add_argument("--replay", type=int, metavar="SEED", help="one schedule, with all that happens")
     parser.add_argument("--bug", choices=sorted(BUGS), default="", help="with this mistake put back")
     parser.add_argument("--bugs", action="store_true", help="each mistake, one after another")

@@ -102,7 +102,7 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
 @command.command(short_help="drill the whole chain with synthetic incidents of every class, half of them innocent twins")
 @click.option("--incidents", type=click.IntRange(min=1), default=500, show_default=True, help="Drills; a tenth of them has two jobs.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed gives the same drills.")
-@click.option("--jobs", "processes", type=click.IntRange(min=1), default=lambda: os.cpu_count() or 1, show_default="processors", help="Drills that run at once, each in a process of its own.")
+@click.option("--jobs", "processes", type=click.IntRange(min=1), default=lambda: len(os.sched_getaffinity(0)), show_default="processors", help="Drills that run at once, each in a process of its own.")
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Also write how often accusations of each cause were right, as a file that calibrates confidence (docs/evaluate.md).")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write an HTML page; it opens without a network.")
 @options.wide
