@@ -9,6 +9,8 @@ from click.testing import CliRunner
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.fabric_errors import FabricErrors
+from detectors.loss_scale import LossScale
+from detectors.repeated_batches import RepeatedBatches
 from eagle_eye.app.cli import main
 from eagle_eye.app.evaluation.drill_corpus.accusation_file import write_counts
 from eagle_eye.app.evaluation.drill_corpus.drill_run import Accusation, DrillVerdict, run_drill
@@ -34,6 +36,12 @@ DETECTORS = [("exits", Exits()), ("exceptions", Exceptions()), ("fabric_errors",
 def test_a_drill_goes_through_the_whole_chain(name: str) -> None:
     kind = next(kind for kind in KINDS if kind.name == name)
     found = run_drill(PlannedDrill(1, name, (64,) * kind.jobs, 7), DETECTORS)
+    assert (found.class_right, found.culprit_right, found.ever_accused, found.evicted) == (True, True, 0, ())
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS if kind.family == "data"])
+def test_data_that_come_again_are_told_and_their_twins_are_not(name: str) -> None:
+    found = run_drill(PlannedDrill(1, name, (64,), 7), [("repeated_batches", RepeatedBatches()), ("loss_scale", LossScale())])
     assert (found.class_right, found.culprit_right, found.ever_accused, found.evicted) == (True, True, 0, ())
 
 
