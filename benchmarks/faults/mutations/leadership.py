@@ -29,6 +29,8 @@ from .sample_job import JOB, SampleJob
 from .target import Fault, Tally, Target
 
 SECOND = 20
+KEPT = 6_000
+"""Records of each topic: three share what is written, and ten minutes of it are read again. All of them are full before growth is judged."""
 LIFE = 9_000
 """Records after which another leader takes over, and reads the ledger and the last ten minutes again."""
 TYPES: dict[str, type] = {FINDINGS: Finding, INCIDENTS: Incident, JOB_SNAPSHOTS: JobSnapshot}
@@ -64,7 +66,7 @@ class Leadership:
 
     def __init__(self, folder: Path, logged: Logged) -> None:
         self._clock = FakeClock()
-        self._stream = RollingStream(self._clock)
+        self._stream = RollingStream(self._clock, KEPT)
         self._ledger = Ledger.open(folder / "ledger.sqlite")
         self._logged = logged
         self._findings = SampleFindings(SampleJob())

@@ -15,15 +15,16 @@ KEPT_BYTES = 32 << 20
 class RollingStream:
     """A `Stream` of one partition a topic. For one thread."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, kept: int = KEPT) -> None:
+        """`kept`: records of each topic, at the most."""
+        self._clock, self._kept = clock, kept
         self._topics: dict[str, deque[Message]] = {}
         self._bytes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._committed: dict[tuple[str, str, int], int] = {}
 
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
-        """As every stream; the oldest records beyond KEPT are forgotten."""
+        """As every stream; the oldest records beyond those that are kept are forgotten."""
         for key, value in items:
             check_size(topic, key, value)
         return [self.put(topic, key, value, self._clock.now()) for key, value in items]
@@ -34,7 +35,7 @@ class RollingStream:
         log.append(Message(topic, 0, offset, key, value, time))
         self._ends[topic] = offset + 1
         self._bytes[topic] += len(value)
-        while len(log) > KEPT or (self._bytes[topic] > KEPT_BYTES and len(log) > 1):
+        while len(log) > self._kept or (self._bytes[topic] > KEPT_BYTES and len(log) > 1):
             self._bytes[topic] -= len(log.popleft().value)
         return Position(0, offset)
 
