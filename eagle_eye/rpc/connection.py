@@ -17,6 +17,10 @@ WAITING_MOST = 10_000
 and would fill the memory."""
 
 
+LAST_WRITE_S = 1.0
+"""A message that is being written when the connection ends may take so long. gRPC never tells the other end that a call is over whose write was cancelled."""
+
+
 class Connection:
     """Writes in order, matches answers to questions, and ends once, with a reason."""
 
@@ -71,6 +75,7 @@ class Connection:
         """End the connection; every awaited reply fails with TemporaryError."""
         if not self.ended:
             self._ended.set_result(reason)
+            self._outbox.put_nowait(None)
         for future in self._awaited.values():
             if not future.done():
                 future.set_exception(TemporaryError(f"the session to {self._other} ended before it answered: {reason}"))
@@ -84,14 +89,16 @@ class Connection:
             reason = self._ended.result() if self.ended else _reason(reading if reading.done() else writing)
         finally:
             reading.cancel()
-            writing.cancel()
             self.end(reason)
+            await asyncio.wait([writing], timeout=LAST_WRITE_S)
+            writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
         return reason
 
     async def _write(self) -> str:
-        while True:
-            await self._stream.write(await self._outbox.get())
+        while (message := await self._outbox.get()) is not None and not self.ended:
+            await self._stream.write(message)
+        return "the connection was closed"
 
 
 class PauseDetector:
