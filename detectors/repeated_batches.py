@@ -144,7 +144,7 @@ class RepeatedBatches:
         """Whether the first worker's data, behind a restart, are those of steps that count as done."""
         self._steps += 1
         self._within = self._within.then(step.number, self._now.get(digest, step.number))
-        self._passes = self._passes or (self._within.steps >= self.again and self._within.behind > self.lasting)
+        self._passes = self._passes or (self._within.steps >= self.again and self._within.behind > 1)  # 1: a loader that stands still
         if len(self._now) < KEPT:
             self._now[digest] = step.number
         if self._passes or self._steps > BEGIN:
