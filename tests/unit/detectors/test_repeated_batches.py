@@ -99,7 +99,7 @@ def test_twin_steps_that_are_trained_again_have_the_data_that_they_had() -> None
     assert claims_of(detector, frames(digests[90:], first=0, epoch=3)) == [], "steps that are counted from 0 again"
 
 
-@pytest.mark.parametrize("batches", [3, 30])
+@pytest.mark.parametrize("batches", [3, 5, 30])
 def test_twin_data_that_are_read_in_several_passes_are_none(batches: int) -> None:
     detector, digests = RepeatedBatches(), np.tile(drawn(batches), (60 // batches, 1))
     assert claims_of(detector, frames(digests)) == []
