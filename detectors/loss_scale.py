@@ -40,6 +40,8 @@ class LossScale:
     _last: float = field(default=0.0, init=False, repr=False)
     _steady: int = field(default=0, init=False, repr=False)
     """Steps in succession in which it did not fall."""
+    _since: float = field(default=0.0, init=False, repr=False)
+    """When it began to fall from where it had settled."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -48,7 +50,7 @@ class LossScale:
             if why := ends_epoch(event):
                 self._over = max(self._over, epoch_over(event))
                 self._settled = self._highest = self._last = 0.0
-                self._steady = 0
+                self._steady, self._since = 0, 0.0
                 yield from self._claims.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
             if step.epoch > self._over and (scale := _lowest(step.values.get("loss_scale"))) is not None:
@@ -58,16 +60,22 @@ class LossScale:
             yield from self._take(scale, "the newest line that prints it", frame.time, job)
 
     def _take(self, scale: float, where: str, time: float, job: Entity) -> Iterator[Claim]:
+        rises = 0.0 < self._last < scale
+        if scale < self._last and (self._steady >= self.held or not self._since):
+            self._since = time
         self._steady = self._steady + 1 if scale >= self._last else 0
         self._last, self._highest = scale, max(self._highest, scale)
         begin = self._settled if self._settled > LEAST else self._highest
+        if rises:  # a scaler doubles it after some hundreds of good steps
+            self._settled = self._highest = scale
+            yield from self._claims.withdraw(job, KIND, time, f"the scale rises again, to {scale:g}")
         if self._steady >= self.held and scale > LEAST:
             self._settled = scale
             yield from self._claims.withdraw(job, KIND, time, f"the scale has settled at {scale:g}")
-        elif scale * self.fall <= begin and (self._settled > LEAST or scale <= LEAST):
+        elif not rises and scale * self.fall <= begin and (self._settled > LEAST or scale <= LEAST):
             text = f"the scale of the loss has fallen from {begin:g} to {scale:g} in {where} and does not settle: the gradients of nearly every step overflow, and such steps are left out"
             proof = Evidence(text=text, metric="loss_scale", value=scale, threshold=begin / self.fall)
-            yield from self._claims.report(Claim(entity=job, kind=KIND, score=SCORE, since=time, evidence=(proof,)), revise=False)
+            yield from self._claims.report(Claim(entity=job, kind=KIND, score=SCORE, since=self._since, evidence=(proof,)), revise=False)
 
 
 def _lowest(scales: Floats | None) -> float | None:

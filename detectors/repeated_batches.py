@@ -1,169 +1,131 @@
-"""Data that come again: a loader that gives the same batch in each step, data that begin anew with a restart, data-parallel workers that all read the same.
+"""Data that come again: a loader that gives one batch again and again, or data that begin anew with a restart.
 
-None of it raises an error, and the loss falls, faster even: on what it knows already. Workers tell a digest of what a step was given (eagle_eye/training/batch_digest.py). One is a number below 2²⁴, so that two
-batches may well have the same: several in succession that agree are judged. Steps that are trained again after a restart have the data that they had before. Who hold the same parameters is
-seen by their digests (eagle_eye/training/replica_digest.py): workers that hold parts of a model are given the same data by right.
+Neither raises an error, and the loss falls, faster even: on what the model knows already. Workers tell a digest of what a step was given (eagle_eye/training/batch_digest.py). One is a number below 2²⁴, so that two
+batches may well have the same: several in succession that agree are judged. Steps that are trained again after a restart are given what they were given before.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count
-from eagle_eye.types import Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, Layout, Step
+from eagle_eye.types import Claim, Doubles, Entity, Evidence, Integers, Kind, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 
-REPEATED, SHARED = "data.repeated", "data.shared"
-VALUE, PARAMETERS = "batch_digest", "replica_digest"
+KIND = "data.repeated"
+VALUE = "batch_digest"
 SCORE = 0.8
-CHANGED = 3
-"""Times that a worker's data have to have changed before: what is the same from the first step on is a test with made-up data."""
-KEPT = 50_000
+CHANGED = 20
+"""Times that a worker's data have to have changed before: what hardly changes is a test with made-up data."""
+TIMES = 4
+"""So many times as long as ever before: reinforcement learning trains on one batch for some steps."""
+KEPT = 10_000
 """Steps whose digest is known, of the first worker alone: so much of a training is recognised."""
-BEGIN = 64
-"""Steps of an epoch in which data of the one before are looked for."""
-
-
-class _Match(NamedTuple):
-    """Steps in succession that have the data of others, so many steps earlier."""
-
-    first: int = 0
-    """The first of them."""
-    behind: int = 0
-    steps: int = 0
-
-    def then(self, step: int, earlier: int) -> "_Match":
-        """With the next step, whose data those of `earlier` were; itself, where they are new."""
-        behind = step - earlier
-        goes_on = behind > 0 and behind == self.behind
-        return _Match(self.first, behind, self.steps + 1) if goes_on else _Match(step, behind, int(behind > 0))
 
 
 @dataclass
 class RepeatedBatches:
-    """Claims data.repeated of a worker, or of the job where many do or a restart has begun the data anew; and data.shared of the job."""
+    """Claims data.repeated of a worker, or of the job where half of them show it or a restart has begun the data anew."""
 
     needs_job: ClassVar[bool] = True
     lasting: Count = 5
-    """Steps in succession in which a worker has the same data, or all replicas have."""
+    """Digests in succession of a worker that are the same, ..."""
     again: Count = 4
-    """Steps in succession, behind a restart, that have the data of earlier ones."""
+    """... or, from the first step behind a restart on, those of earlier steps."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
     """Newest epoch that is over: its last steps arrive late and are ignored."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _last: Doubles = field(default_factory=lambda: np.empty(0), init=False, repr=False)
     _same: Integers = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)
-    """Steps in succession in which a worker has had the data of the step before."""
+    """Digests in succession, of each worker, that were the one before."""
+    _longest: Integers = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)
+    """The most of them that have ended with other data."""
     _changed: Integers = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)
-    _alike: int = field(default=0, init=False, repr=False)
-    """Steps in succession in which all replicas had the same."""
-    _replicas: tuple[Integers, ...] = field(default=(), init=False, repr=False)
-    """Places of workers that hold the same parameters."""
-    _known: dict[float, int] = field(default_factory=dict, init=False, repr=False)
-    """Of epochs that are over: digest → step."""
-    _now: dict[float, int] = field(default_factory=dict, init=False, repr=False)
-    """Of this one."""
-    _steps: int = field(default=0, init=False, repr=False)
-    """Of this epoch."""
-    _passes: bool = field(default=False, init=False, repr=False)
-    """Data have come again within an epoch: they are read in several passes, each in the same order."""
-    _within: _Match = field(default=_Match(), init=False, repr=False)
-    _match: _Match = field(default=_Match(), init=False, repr=False)
-    """With steps of epochs that are over."""
     _many: bool = field(default=False, init=False, repr=False)
-    """The job was told because the loaders of many stand still."""
+    """The job is told because the loaders of many stand still."""
+    _given: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    """Step → its newest digest."""
+    _begin: list[tuple[int, float]] = field(default_factory=list, init=False, repr=False)
+    """The first steps of this epoch with theirs."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if why := ends_epoch(event):
                 self._over = max(self._over, epoch_over(event))
+                self._many = False
                 yield from self._claims.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
             digests = step.values.get(VALUE)
             if step.epoch > self._over and digests is not None and np.isfinite(digests).any():
-                yield from self._take(step, digests.astype(np.float64), frame)
+                yield from self._take(step, digests.astype(np.float64), Entity(kind=Kind.JOB, name=frame.job))
 
-    def _take(self, step: Step, digests: Doubles, frame: Frame) -> Iterator[Claim]:
+    def _take(self, step: Step, digests: Doubles, job: Entity) -> Iterator[Claim]:
         if step.epoch != self._epoch or step.workers != self._workers:
-            self._begin(step)
+            self._begin_anew(step)
         known = np.isfinite(digests)
         same = known & (digests == self._last)
-        self._changed += known & ~same & np.isfinite(self._last)
+        changed = known & ~same & np.isfinite(self._last)
+        self._changed += changed
+        self._longest = np.where(changed, np.maximum(self._longest, self._same), self._longest)
         self._same = np.where(known, np.where(same, self._same + 1, 0), self._same)
         self._last = np.where(known, digests, self._last)
-        job = Entity(kind=Kind.JOB, name=frame.job)
-        yield from self._judge_each(step, known, job)
-        if (parameters := step.values.get(PARAMETERS)) is not None and np.isfinite(parameters).sum() > 1:
-            self._replicas = _replicas(step.workers, parameters, frame.layout)
-        yield from self._judge_replicas(step, digests, job)
+        yield from self._judge_each(step, changed, job)
         if known[0]:
             yield from self._judge_begin(step, float(digests[0]), job)
 
-    def _begin(self, step: Step) -> None:
+    def _begin_anew(self, step: Step) -> None:
         if step.epoch != self._epoch:
-            self._known = dict(list((self._known | self._now).items())[-KEPT:])
-            self._now, self._steps, self._within, self._match, self._many = {}, 0, _Match(), _Match(), False
-        self._epoch, self._workers, self._alike, self._replicas = step.epoch, step.workers, 0, ()
+            self._begin = []
+        self._epoch, self._workers = step.epoch, step.workers
         self._last = np.full(len(step.workers), np.nan)
-        self._same, self._changed = np.zeros(len(step.workers), np.int64), np.zeros(len(step.workers), np.int64)
+        self._same, self._longest, self._changed = (np.zeros(len(step.workers), np.int64) for _ in range(3))
 
-    def _judge_each(self, step: Step, known: np.ndarray, job: Entity) -> Iterator[Claim]:
-        """One that is given the same again and again; where half of them are, or more, it is the job."""
-        stuck = np.flatnonzero((self._same >= self.lasting - 1) & (self._changed >= CHANGED))
-        many = len(stuck) > 1 and 2 * len(stuck) >= int(known.sum())
-        for place in () if many else stuck.tolist():
+    def _judge_each(self, step: Step, changed: np.ndarray, job: Entity) -> Iterator[Claim]:
+        """Whoever is given the same again and again; where half of them are, or more, it is the job."""
+        stuck = np.flatnonzero((self._same >= np.maximum(self.lasting - 1, TIMES * self._longest)) & (self._changed >= CHANGED))
+        many = len(stuck) > 1 and 2 * len(stuck) >= int(np.isfinite(self._last).sum())
+        for place in () if many or self._many else stuck.tolist():
             worker = Entity(kind=Kind.WORKER, name=self._workers[place])
-            yield from self._tell(worker, REPEATED, f"worker {worker.name} is given the same data in each step, {self._same[place] + 1} times up to step {step.number}: its loader stands still", step.end)
-        if self._many and not len(stuck):
-            yield from self._claims.withdraw(job, REPEATED, step.end, "their data change again")
-        self._many = many
-        if many:
-            yield from self._tell(job, REPEATED, f"{len(stuck)} workers are given the same data in each step, up to step {step.number}: their loaders stand still", step.end)
+            yield from self._tell(worker, f"worker {worker.name} is given the same data in each step, {self._same[place] + 1} times up to step {step.number}: look at its data loader and at what feeds it", step.end)
+        if many and (job, KIND) not in self._claims:
+            self._many = True
+            yield from self._tell(job, f"{len(stuck)} workers are given the same data in each step, up to step {step.number}: look at the data loader and at what feeds it", step.end)
+        elif self._many and not len(stuck):
+            self._many = False
+            yield from self._claims.withdraw(job, KIND, step.end, "their data change again")
         for entity, kind in list(self._claims.open):
-            place = self._workers.index(entity.name) if kind == REPEATED and entity.kind is Kind.WORKER and entity.name in self._workers else -1
-            if place >= 0 and known[place] and not self._same[place]:
+            if entity.kind is Kind.WORKER and entity.name in self._workers and changed[self._workers.index(entity.name)]:
                 yield from self._claims.withdraw(entity, kind, step.end, "its data change again")
 
-    def _judge_replicas(self, step: Step, digests: Doubles, job: Entity) -> Iterator[Claim]:
-        groups = [group for group in self._replicas if np.isfinite(digests[group]).all()]
-        alike = bool(groups) and all((digests[group] == digests[group[0]]).all() and not self._same[group[0]] for group in groups)
-        self._alike = self._alike + 1 if alike else 0
-        if self._alike >= self.lasting:
-            text = f"{len(groups[0])} workers that hold the same parameters were given the same data in {self._alike} steps in succession, up to step {step.number}: the data are not divided among them"
-            yield from self._tell(job, SHARED, text, step.end)
-        elif groups and not alike:
-            yield from self._claims.withdraw(job, SHARED, step.end, "their data differ")
-
     def _judge_begin(self, step: Step, digest: float, job: Entity) -> Iterator[Claim]:
-        """Whether the first worker's data, behind a restart, are those of steps that count as done."""
-        self._steps += 1
-        self._within = self._within.then(step.number, self._now.get(digest, step.number))
-        self._passes = self._passes or (self._within.steps >= self.again and self._within.behind > 1)  # 1: a loader that stands still
-        if len(self._now) < KEPT:
-            self._now[digest] = step.number
-        if self._passes or self._steps > BEGIN:
-            return
-        self._match = self._match.then(step.number, self._known.get(digest, step.number))
-        if self._match.steps >= self.again:
-            first, behind = self._match.first, self._match.behind
-            text = f"since the restart steps {first} to {step.number} are given the data of steps {first - behind} to {step.number - behind} again: the place in the data was not restored with the checkpoint"
-            yield from self._tell(job, REPEATED, text, step.end)
+        """Whether the first worker's data are, from the first step behind a restart on, those of earlier steps, and not what these steps were given before."""
+        if len(self._begin) < self.again:
+            self._begin.append((step.number, digest))
+            behind = self._behind() if len(self._begin) == self.again else 0
+            if behind and (job, KIND) not in self._claims:
+                first, last = self._begin[0][0], self._begin[-1][0]
+                text = f"since the restart steps {first} to {last} are given the data of steps {first - behind} to {last - behind}, and not those that they were given before it: restore the place in the data with the checkpoint"
+                yield from self._tell(job, text, step.end)
+        if len(self._begin) == self.again:
+            for number, given in self._begin if step.number == self._begin[-1][0] else [(step.number, digest)]:
+                self._given[number] = given
+            while len(self._given) > KEPT:
+                del self._given[next(iter(self._given))]
 
-    def _tell(self, entity: Entity, kind: str, text: str, since: float) -> Iterator[Claim]:
-        proof = Evidence(text=text, metric=VALUE)
-        yield from self._claims.report(Claim(entity=entity, kind=kind, score=SCORE, since=since, evidence=(proof,)), revise=False)
+    def _behind(self) -> int:
+        """So many steps earlier all of them were given before; 0 where that is not so, or where a step is given the same as before."""
+        first, digest = self._begin[0]
+        if any(self._given.get(number, math.nan) == given for number, given in self._begin) or not any(number in self._given for number, _ in self._begin):
+            return 0
+        earlier = min((number for number, given in self._given.items() if given == digest), default=first)
+        return first - earlier if earlier < first and all(self._given.get(number - first + earlier) == given for number, given in self._begin) else 0
 
-
-def _replicas(workers: tuple[str, ...], parameters: Floats, layout: Layout | None) -> tuple[Integers, ...]:
-    """Places of workers whose digests of their parameters are equal. Who split sequences among them (context parallelism) have the same by right, where the layout says so."""
-    places = {place.worker: (place.pp, place.tp, place.cp) for place in (layout.placements if layout is not None else ())}
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place in np.flatnonzero(np.isfinite(parameters)).tolist():
-        groups.setdefault((float(parameters[place]), places.get(workers[place])), []).append(place)
-    return tuple(np.array(group, np.int64) for group in groups.values() if len(group) > 1)
+    def _tell(self, entity: Entity, text: str, since: float) -> Iterator[Claim]:
+        yield from self._claims.report(Claim(entity=entity, kind=KIND, score=SCORE, since=since, evidence=(Evidence(text=text, metric=VALUE),)), revise=False)

@@ -177,8 +177,8 @@ class Monitor:
                     values[column] = nanoseconds / 1e9
             if self._runtime is not None:
                 self._add_runtime(self._runtime, values, now)
-            if self._batches is not None and (digest := self._batches.end(self._step, values[_STEP_S])) is not None:
-                self.log(**{batch_digest.VALUE: digest})
+            if self._batches is not None:
+                self._add_batch(self._batches, values[_STEP_S])
             if self._digests is not None:
                 self._add_digest(self._digests, values[_STEP_S])
             self._records.end(self._step, now, self._marks, values)
@@ -341,6 +341,17 @@ class Monitor:
                 runtime.utilise(values, flops, values[_STEP_S])
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
+
+    def _add_batch(self, batches: BatchDigests, step_s: float) -> None:
+        """The same. After an error no digests of data are made any more."""
+        try:
+            digest = batches.end(self._step, step_s)
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._batches = None
+            self._fault(error)
+            return
+        if digest is not None:
+            self.log(**{batch_digest.VALUE: digest})
 
     def _add_digest(self, digests: DigestSchedule, step_s: float) -> None:
         """The same. After an error none are taken any more: each may have cost a device's time."""

@@ -84,9 +84,8 @@ class CopyFiles:
         return found
 
     def names(self, rank: int, world: int) -> list[CopyName]:
-        """All copies of that rank that lie here; below 0: of any rank, where all ranks hold the same."""
-        kept = [self.backup_path(rank, world)] if rank >= 0 else self._folder.glob(f"{self._prefix}backup-*{SUFFIX}")
-        paths = [*map(self.own_path, range(self._workers)), *kept]
+        """All copies of that rank that lie here; rank -1: those of any, and of any world, that workers here hold themselves, where all ranks hold the same."""
+        paths = [*map(self.own_path, range(self._workers)), *([self.backup_path(rank, world)] if rank >= 0 else [])]
         places = [Place(path.name, slot) for path in paths if (segment := self.segment(path.name)) is not None for slot in range(segment.slots)]
         found = map(self.name_of, places)
         return [name for name in found if name is not None and (name.replicated if rank < 0 else (name.rank, name.world) == (rank, world))]

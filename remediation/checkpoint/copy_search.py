@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """So many launchers are asked at the same time."""
+ANY_RANK = -1
 Find = Callable[[str], Awaitable[Source | None]]
 """Node → where it serves its copies; None: it does not answer."""
 
@@ -41,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Of its segment."""
     worker: str
     replicated: bool = False
-    """All ranks hold the same: a copy of any will do."""
+    """All ranks hold the same: where nobody has a copy of this rank, one of any will do."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +92,9 @@ class CopySearch:
                     return found
                 with contextlib.suppress(OSError):
                     return msgspec.structs.replace(found, path=_linked(found.path, fetched_beside(wanted.path)))
-            found = await self._search(wanted, (*nodes[1:], nodes[0]))  # what other nodes have of their own is newer than what is kept here for them
+            found = await self._search(wanted, nodes)
+            if found.state != "done":
+                found = await self._search(msgspec.structs.replace(wanted, rank=ANY_RANK), nodes)
             self._first = (epoch, wanted.at_most), found
             return found
 
@@ -115,8 +118,11 @@ class CopySearch:
 
 def _linked(found: str, path: Path) -> str:
     """A further name of that file. Raises OSError."""
-    path.unlink(missing_ok=True)
-    os.link(found, path)
+    if Path(found) == path:
+        path.stat()
+    else:
+        path.unlink(missing_ok=True)
+        os.link(found, path)
     return str(path)
 
 
@@ -135,7 +141,7 @@ def _bring(wanted: Wanted, sources: dict[str, Source], credentials: Credentials 
 def _bring_from(wanted: Wanted, source: Source, credentials: Credentials | None, reasons: list[str]) -> bool:
     client = CopyClient(source, credentials)
     with client.connected() as connection:
-        answer = connection.ask({"kind": "list", "rank": -1 if wanted.replicated else wanted.rank, "world": wanted.world})
+        answer = connection.ask({"kind": "list", "rank": wanted.rank, "world": wanted.world})
         described: dict[int, tuple[CopyName, Description]] = {}
         for name in sorted(msgspec.convert(answer.get("copies"), list[CopyName]), key=lambda each: each.step, reverse=True):
             if (wanted.at_most < 0 or name.step <= wanted.at_most) and name.step not in described and len(described) < SLOTS and name.file != wanted.path.name:

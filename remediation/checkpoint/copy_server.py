@@ -1,7 +1,7 @@
 """Serves the copies of this node to other launchers of the job: lists them, and reads them. Nothing that is asked of it changes memory here.
 
     due(node)                        → the copies that this node, the neighbour, is to fetch; waits up to a second for one
-    list(rank, world)                → all copies of that rank that lie here; rank -1: of any, where all ranks hold the same
+    list(rank, world)                → all copies of that rank that lie here; rank -1: what workers here hold themselves, where all ranks hold the same
     describe(name)                   → lengths and digest of table and sums, which follow
     read(name, offset, length)       → so many bytes of the payload follow; 0: the copy is not there any more
     settled(node, file, slot, sequence, broken, why)  the neighbour has the copy, or has found that it was changed

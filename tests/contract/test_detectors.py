@@ -196,9 +196,9 @@ def bad_loss(draft: Draft) -> None:
 
 
 def bad_data(draft: Draft) -> None:
-    """All are given one batch from tick 20 on; the scale of the loss collapses at 40."""
+    """All are given one batch from tick 30 on; the scale of the loss collapses at 40."""
     for step in draft.steps:
-        step.values["batch_digest"] = np.full(len(draft.layout.workers), float(1 + min(draft.tick, 20)), np.float32)
+        step.values["batch_digest"] = np.full(len(draft.layout.workers), float(1 + min(draft.tick, 30)), np.float32)
         step.values["loss_scale"] = np.full(len(draft.layout.workers), 8192.0 if draft.tick < 40 else 1.0, np.float32)
 
 

@@ -44,7 +44,7 @@ def claims(scales: Iterable[float]) -> list[Claim]:
 def test_fault_a_scale_that_has_settled_and_is_halved_in_each_step_is_told_after_six() -> None:
     [found] = claims([*SETTLED, *halved(8192.0, 40)])
     assert (found.kind, found.entity, found.active) == (KIND, job(), True)
-    assert found.since == len(SETTLED) + 5.0
+    assert found.since == len(SETTLED), "when it began to fall: what follows from one fault begins soon after it"
     assert "from 8192 to 128 in step 48" in found.evidence[0].text
 
 
@@ -55,7 +55,13 @@ def test_fault_what_is_printed_alone_is_judged_too() -> None:
 
 def test_fault_a_scale_that_never_settles_is_told_when_it_is_down_to_one_and_stays_told() -> None:
     [found] = claims([*halved(131072.0, 17), *[1.0] * 100])
-    assert (found.active, found.since, found.evidence[0].value) == (True, 16.0, 1.0)
+    assert (found.active, found.since, found.evidence[0].value) == (True, 1.0, 1.0)
+
+
+def test_one_at_or_below_one_that_rises_again_is_over() -> None:
+    first, last = claims([*SETTLED, *halved(8192.0, 15), *[0.25] * 30, 0.5, *[0.5] * 30])
+    assert (first.active, last.active) == (True, False)
+    assert "rises again, to 0.5" in last.evidence[-1].text
 
 
 def test_one_that_settles_again_is_over() -> None:

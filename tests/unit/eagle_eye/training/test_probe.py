@@ -30,9 +30,9 @@ Watched = tuple[Monitor, RingReader]
 def test_a_step_holds_its_phases(watched: Watched, clock: Clock) -> None:
     monitor, reader = watched
 
-    def loader() -> Iterator[str]:
+    def loader() -> Iterator[int]:
         clock.pass_ms(5)
-        yield "batch"
+        yield 7
 
     for _ in monitor.steps(loader(), start=4):
         with monitor.phase("forward"):

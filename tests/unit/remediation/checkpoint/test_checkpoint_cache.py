@@ -138,25 +138,27 @@ def test_what_all_ranks_hold_alike_comes_to_a_node_once_for_all_its_workers(tmp_
         return found
 
     async def work(cluster: Cluster) -> None:
-        written(tmp_path / "ee-n1-backup-0of2.memory", {0: 4}, rank=0, replicated=True).close()
-        written(tmp_path / "ee-n0-backup-1of2.memory", {0: 8}, rank=1).close()
+        written(tmp_path / "ee-n0-backup-1of2.memory", {0: 8}, rank=1, replicated=True).close()
         written(tmp_path / "ee-n0-0.memory", {0: 6, 1: 7}, rank=0, replicated=True).close()
         both = await asyncio.gather(*(brought(cluster, 7 + slot, slot) for slot in range(2)))
-        assert [(found.state, found.source, found.path) for found in both] == [("done", "n0", str(fetched_beside(path))) for path in own], "of any rank; not the older one that is kept here, nor what rank 1 alone had"
+        assert [(found.state, found.source, found.path) for found in both] == [("done", "n0", str(fetched_beside(path))) for path in own], "what rank 0 holds there; not what is kept for others"
         for path in own:
             assert payload_of(fetched_beside(path), 7) == payload_of(tmp_path / "ee-n0-0.memory", 7)
             with pytest.raises(StopIteration):
                 payload_of(fetched_beside(path), 8)
         first, second = (fetched_beside(path).stat() for path in own)
         assert (first.st_ino, first.st_nlink) == (second.st_ino, 2), "the same memory"
+        assert (await brought(cluster, 11, 0)).path == str(fetched_beside(own[0])), "who comes again has it there"
+        assert fetched_beside(own[0]).stat().st_ino == first.st_ino
         for path in own:
             fetched_beside(path).unlink()
         again = await brought(cluster, 9, 1)
         assert (again.state, fetched_beside(own[1]).stat().st_nlink) == ("done", 1), "what was given back is fetched anew"
         cluster.begin()
         written(tmp_path / "ee-n0-0.memory", {0: 6, 1: 7, 2: 8}, rank=0, replicated=True, slots=SLOTS_WITH_BACKUP).close()
+        written(tmp_path / "ee-n0-backup-2of4.memory", {0: 5}, rank=2, replicated=True, world=4).close()
         await brought(cluster, 10, 0)
-        assert payload_of(fetched_beside(own[0]), 8), "of a newer epoch what is there now"
+        assert payload_of(fetched_beside(own[0]), 5), "of a newer epoch what is there now: its own copy first, of a step that all still have"
 
     run(tmp_path, work, *NODES)
 

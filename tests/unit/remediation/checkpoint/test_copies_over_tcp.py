@@ -35,14 +35,14 @@ KEY = b"k" * 32
 PAYLOAD = 3 * ROW + 100
 
 
-def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = True, payload: int = PAYLOAD, slots: int = SLOTS, replicated: bool = False) -> MemorySegment:
+def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = True, payload: int = PAYLOAD, slots: int = SLOTS, replicated: bool = False, world: int = 2) -> MemorySegment:
     """A segment with copies of these steps, by slot; its words are the step and their place."""
     segment = MemorySegment.create(path, slot_bytes(200, payload), "r/n0/0", slots)
     for sequence, (slot, step) in enumerate(steps.items(), 1):
         at, count = segment.payload_at(slot, payload), rows_of(payload) * ROW // 8
         words = np.arange(count, dtype=np.int64) * 7 + step
         segment.memory[at : at + 8 * count] = words.tobytes()
-        table = msgspec.json.encode({"rank": rank, "world": 2, "finite": finite, "step": step, "replicated": replicated})
+        table = msgspec.json.encode({"rank": rank, "world": world, "finite": finite, "step": step, "replicated": replicated})
         segment.stamp(slot, step, sequence, table, words.reshape(-1, ROW // 8).sum(axis=1).tobytes(), payload)
     return segment
 
