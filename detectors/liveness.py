@@ -179,13 +179,15 @@ class Liveness:
             self._vanished.pop(name, None)
 
     def _watch_layouts(self, frame: Frame) -> None:
-        """Nodes that were in the epoch before, and that the coordinator went on without."""
+        """Nodes that were in the epoch before, and that the coordinator went on without; or whose launcher is another one already, as their session was seen to break."""
         before, layout = self._layout, frame.layout
         self._layout = layout
         if before is None or layout is None or layout.epoch <= before.epoch:
             return
         if layout.reason == WENT_ON:
             self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), (layout.epoch, frame.time)))
+            back = {name for name in self._broke if name in layout.nodes and before.launchers.get(name, "") not in ("", layout.launchers.get(name))}
+            self._missed.update(dict.fromkeys(back, (layout.epoch - 1, frame.time)))
 
     def _watch_clocks(self, frame: Frame) -> None:
         """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind. A clock that was set back is
@@ -249,7 +251,10 @@ class Liveness:
                 yield from self._judge_unheard(name, epoch, since, frame)
             elif silent is None and frame.time - (self._age(name, frame) or 0.0) > since:  # a batch was written there since
                 del self._missed[name]
-                proof = Evidence(text=f"the job went on, or stopped, without {name} in epoch {epoch}, and the agent there reports")
+                layout = frame.layout
+                replaced = layout is not None and layout.reason == WENT_ON and layout.epoch == epoch + 1 and name in layout.nodes
+                how = f"epoch {epoch + 1} began as {name} was lost, and has another launcher there" if replaced else f"the job went on, or stopped, without {name} in epoch {epoch}"
+                proof = Evidence(text=f"{how}, and the agent there reports")
                 yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 
     def _judge_unheard(self, name: str, epoch: int, since: float, frame: Frame) -> Iterator[Claim]:

@@ -258,6 +258,31 @@ def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_
     assert "without node-1 in epoch 2" in claims[0].evidence[-1].text
 
 
+def begun_with_all(frames: list[Frame], at: float, *, address: str) -> Iterator[Frame]:
+    """Of the epoch that began since a node was lost none is missing: that node is back, at this address."""
+    first = frames[0].layout
+    assert first is not None
+    after = msgspec.structs.replace(first, epoch=first.epoch + 2, reason="node lost", time=at, launchers={**first.launchers, LOST: address or first.launchers[LOST]})
+    return (replace(frame, layout=after if frame.time >= at else first) for frame in frames)
+
+
+def test_fault_a_launcher_that_another_one_has_replaced_before_the_job_went_on_without_it_is_told() -> None:
+    """Its workers had just been started: no agent had seen them, and nobody told their end."""
+    died = BEGAN + 5.2
+    frames = begun_with_all(list(told(ticks(), died, peer(LOST, died), reset(died))), died + 1.3, address="127.0.0.1:9")
+    first, last = claims_of(Liveness(), frames)
+    assert kinds([first, last]) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert first.since == died, "when its session broke, so that what its peers saw follows from it"
+    assert "epoch 3 began as node-1 was lost, and has another launcher there" in first.evidence[-1].text
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_twin_a_launcher_whose_session_broke_and_who_is_the_same_has_not_ended(seen: bool) -> None:
+    died = BEGAN + 5.2
+    events = (peer(LOST, died), reset(died)) if seen else (reset(died),)
+    assert claims_of(Liveness(), begun_with_all(list(told(ticks(), died, *events)), died + 1.3, address="" if seen else "127.0.0.1:9")) == []
+
+
 def test_fault_the_same_for_a_coordinator_whose_end_nobody_wrote_down() -> None:
     claims = claims_of(Liveness(), went_on(ticks(), BEGAN + 5.1, back=BEGAN + 9.1))
     assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
