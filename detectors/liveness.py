@@ -242,7 +242,7 @@ class Liveness:
 
     def _judge_missed(self, frame: Frame) -> Iterator[Claim]:
         """A node whose agent goes on reporting has lost its launcher alone, and with it the workers there."""
-        self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s}
+        self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s or name in self._missed}
         for name, (epoch, since) in list(self._missed.items()):
             entity, silent = _entity(name), self._silence(name, frame)
             if (entity, "node.lost") in self._claims or frame.time - since > 3 * self.lease_s:

@@ -258,6 +258,14 @@ def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_
     assert "without node-1 in epoch 2" in claims[0].evidence[-1].text
 
 
+def test_what_is_told_late_began_when_the_session_broke() -> None:
+    """As on a busy machine, whose coordinator begins the next epoch late, and whose agent reports late."""
+    died = BEGAN + 5.02
+    claims = claims_of(Liveness(lease_s=1.0), went_on(list(told(ticks(), died, peer(LOST, died), reset(died))), died + 2.9, back=died + 6.0))
+    assert kinds(claims)[0] == ("launcher.lost", LOST, True)
+    assert claims[0].since == died
+
+
 def begun_with_all(frames: list[Frame], at: float, *, address: str) -> Iterator[Frame]:
     """Of the epoch that began since a node was lost none is missing: that node is back, at this address."""
     first = frames[0].layout
