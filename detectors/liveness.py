@@ -77,7 +77,9 @@ class Liveness:
     """The job backs off: that nothing moves is no sign against anybody."""
     _layout: Layout | None = field(default=None, init=False, repr=False)
     _broke: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
-    """Node → the newest event that its launcher's session broke; kept when it opens again."""
+    """Node → the first event that a session of its launcher broke, with whomever; kept when it opens again ..."""
+    _reopened: set[str] = field(default_factory=set, init=False, repr=False)
+    """... and until the next one breaks."""
     _missed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False, repr=False)
     """Node → the epoch in which its job went on, or stopped, without it, and when that was read; until it is clear what was lost."""
     _ended: dict[str, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
@@ -119,16 +121,23 @@ class Liveness:
             node = self._nodes.setdefault(name, _Node())
             node.lost[event.attributes.get("role", "agent")] = event
             if event.attributes.get("role") == "launcher":
-                self._broke[name] = event
+                self._break(name, event)
             self._vanished.setdefault(name, event.time)
         elif event.name == "session.opened":
             yield from self._opened(name, event)
         elif event.name == "peer.lost":
-            self._nodes.setdefault(name, _Node()).unreached = self._broke[name] = event
+            self._nodes.setdefault(name, _Node()).unreached = event
+            self._break(name, event)
         elif event.name in ("exit", "exception"):
             self._take_failure(event)
         else:
             self._take_state(event)
+
+    def _break(self, name: str, event: Event) -> None:
+        """Its peers see it at once, a busy server a second later."""
+        if name not in self._broke or name in self._reopened:
+            self._broke[name] = event
+            self._reopened.discard(name)
 
     def _take_failure(self, event: Event) -> None:
         """Of a worker: by itself, with its launcher, or because it missed a peer."""
@@ -170,6 +179,7 @@ class Liveness:
             return
         node.lost.pop(role, None)
         if role == "launcher":
+            self._reopened.add(name)
             node.unreached = node.orphan = None
             yield from self._claims.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
         else:

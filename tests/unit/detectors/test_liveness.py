@@ -266,6 +266,17 @@ def test_what_is_told_late_began_when_the_session_broke() -> None:
     assert claims[0].since == died
 
 
+def test_it_began_when_the_first_of_its_sessions_broke() -> None:
+    """A peer sees that at once, a busy server later; once the session is open again the next break is another one."""
+    died = BEGAN + 5.02
+    events = (peer(LOST, died), reset(died), *sessions(LOST, died + 1.1, "launcher"))
+    claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 1.2, *events)), died + 1.3, back=died + 3.0))
+    assert (kinds(claims)[0], claims[0].since) == (("launcher.lost", LOST, True), died)
+    before = (peer(LOST, died - 1.0), *sessions(LOST, died - 1.0, "launcher"), *sessions(LOST, died - 0.5, "launcher", opened=True))
+    claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 1.2, *before, *events)), died + 1.3, back=died + 3.0))
+    assert claims[0].since == died
+
+
 def begun_with_all(frames: list[Frame], at: float, *, address: str) -> Iterator[Frame]:
     """Of the epoch that began since a node was lost none is missing: that node is back, at this address."""
     first = frames[0].layout
