@@ -5,7 +5,7 @@ batches may well have the same: several in succession that agree are judged. Ste
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -106,18 +106,22 @@ class RepeatedBatches:
 
     def _judge_begin(self, step: Step, digest: float, job: Entity) -> Iterator[Claim]:
         """Whether the first worker's data are, from the first step behind a restart on, those of earlier steps, and not what these steps were given before."""
-        if len(self._begin) < self.again:
-            self._begin.append((step.number, digest))
-            behind = self._behind() if len(self._begin) == self.again else 0
-            if behind and (job, KIND) not in self._claims:
-                first, last = self._begin[0][0], self._begin[-1][0]
-                text = f"since the restart steps {first} to {last} are given the data of steps {first - behind} to {last - behind}, and not those that they were given before it: restore the place in the data with the checkpoint"
-                yield from self._tell(job, text, step.end)
         if len(self._begin) == self.again:
-            for number, given in self._begin if step.number == self._begin[-1][0] else [(step.number, digest)]:
-                self._given[number] = given
-            while len(self._given) > KEPT:
-                del self._given[next(iter(self._given))]
+            self._keep([(step.number, digest)])
+            return
+        self._begin.append((step.number, digest))
+        if len(self._begin) < self.again:
+            return
+        if behind := self._behind():
+            first, last = self._begin[0][0], self._begin[-1][0]
+            text = f"since the restart steps {first} to {last} are given the data of steps {first - behind} to {last - behind}, and not those that they were given before it: restore the place in the data with the checkpoint"
+            yield from self._tell(job, text, step.end)
+        self._keep(self._begin)
+
+    def _keep(self, given: Iterable[tuple[int, float]]) -> None:
+        self._given.update(given)
+        while len(self._given) > KEPT:
+            del self._given[next(iter(self._given))]
 
     def _behind(self) -> int:
         """So many steps earlier all of them were given before; 0 where that is not so, or where a step is given the same as before."""

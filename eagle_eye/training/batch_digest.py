@@ -40,16 +40,20 @@ class BatchDigests:
         self._every = 1
         self._costs_ns: deque[int] = deque(maxlen=SAMPLES)
         self._shortest_s = math.inf
-        self._step, self._cost_ns, self._batches = -1, 0, 0
-        self._host, self._device, self._readable = 0, None, True
+        self._begin(-1)
+
+    def _begin(self, step: int) -> None:
+        """Nothing is read of it; -1: there is none."""
+        self._step, self._cost_ns, self._batches = step, 0, 0
+        self._host, self._readable = 0, True
+        self._device: Any = None
 
     def add(self, number: int, batch: Any) -> None:
         """A micro-batch of the step of that number."""
         if not is_due(number, self._every):
             return
         if number != self._step:
-            self._step, self._cost_ns, self._batches = number, 0, 0
-            self._host, self._device, self._readable = 0, None, True
+            self._begin(number)
         self._batches += 1
         if not self._readable or self._batches > MICRO_BATCHES:
             return

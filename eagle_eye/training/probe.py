@@ -177,10 +177,10 @@ class Monitor:
                     values[column] = nanoseconds / 1e9
             if self._runtime is not None:
                 self._add_runtime(self._runtime, values, now)
-            if self._batches is not None:
-                self._add_batch(self._batches, values[_STEP_S])
-            if self._digests is not None:
-                self._add_digest(self._digests, values[_STEP_S])
+            if self._batches is not None and not self._add_digest(batch_digest.VALUE, self._batches.end, values[_STEP_S]):
+                self._batches = None
+            if self._digests is not None and not self._add_digest(replica_digest.VALUE, self._digests.behind, values[_STEP_S]):
+                self._digests = None
             self._records.end(self._step, now, self._marks, values)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
@@ -342,27 +342,16 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
-    def _add_batch(self, batches: BatchDigests, step_s: float) -> None:
-        """The same. After an error no digests of data are made any more."""
+    def _add_digest(self, name: str, digest_of: Callable[[int, float], Any | None], step_s: float) -> bool:
+        """The same. False after an error, when none are to be taken any more: each may have cost a device's time. `digest_of`: step and its seconds → a digest, where one is due."""
         try:
-            digest = batches.end(self._step, step_s)
+            digest = digest_of(self._step, step_s)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
-            self._batches = None
             self._fault(error)
-            return
+            return False
         if digest is not None:
-            self.log(**{batch_digest.VALUE: digest})
-
-    def _add_digest(self, digests: DigestSchedule, step_s: float) -> None:
-        """The same. After an error none are taken any more: each may have cost a device's time."""
-        try:
-            digest = digests.behind(self._step, step_s)
-        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
-            self._digests = None
-            self._fault(error)
-            return
-        if digest is not None:
-            self.log(**{replica_digest.VALUE: digest})
+            self.log(**{name: digest})
+        return True
 
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""
