@@ -49,7 +49,7 @@ class _Node:
 
 @dataclass
 class Liveness:
-    """Claims node.lost and launcher.lost; withdrawn when the node reports, or the session opens, again."""
+    """Claims node.lost and launcher.lost; withdrawn when the node reports again, or the job begins an epoch with the launcher back."""
 
     silence_s: Seconds = 1.5
     """Batches come each second; a node is silent when its newest is older."""
@@ -84,6 +84,8 @@ class Liveness:
     """Node → the epoch in which its job went on, or stopped, without it, and when that was read; until it is clear what was lost."""
     _ended: dict[str, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """Node → when the loss of its launcher was told last, and in which epoch."""
+    _back: set[str] = field(default_factory=set, init=False, repr=False)
+    """Nodes whose launcher has opened its session again."""
     _states: LauncherStates = field(default_factory=LauncherStates, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -122,6 +124,7 @@ class Liveness:
             node.lost[event.attributes.get("role", "agent")] = event
             if event.attributes.get("role") == "launcher":
                 self._break(name, event)
+                self._back.discard(name)
             self._vanished.setdefault(name, event.time)
         elif event.name == "session.opened":
             yield from self._opened(name, event)
@@ -173,6 +176,7 @@ class Liveness:
                 yield from self._lose_launcher(name, event.time, proof, since=event.time, epoch=epoch)
 
     def _opened(self, name: str, event: Event) -> Iterator[Claim]:
+        """An agent; or a launcher, whose loss is over with the epoch: its workers have ended with it, which is told when it is back already."""
         role = event.attributes.get("role", "agent")
         node = self._nodes.get(name)
         if node is None:
@@ -181,7 +185,7 @@ class Liveness:
         if role == "launcher":
             self._reopened.add(name)
             node.unreached = node.orphan = None
-            yield from self._claims.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
+            self._back.add(name)
         else:
             yield from self._claims.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
         if not node.lost:
@@ -387,12 +391,11 @@ class Liveness:
                 yield from self._claims.withdraw(entity, kind, frame.time, "the job is over")
             elif kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it reports again")
-            elif kind == "launcher.lost" and self._takes_part(entity.name, frame):
-                yield from self._claims.withdraw(entity, kind, frame.time, "it takes part in the job again")
-
-    def _takes_part(self, name: str, frame: Frame) -> bool:
-        """In an epoch after the one in which its launcher was lost."""
-        return frame.layout is not None and name in frame.layout.nodes and frame.layout.epoch > self._ended.get(name, (0.0, 0))[1]
+            elif kind == "launcher.lost" and frame.layout is not None and frame.layout.epoch > self._ended.get(entity.name, (0.0, 0))[1]:
+                if entity.name in frame.layout.nodes:
+                    yield from self._claims.withdraw(entity, kind, frame.time, "it takes part in the job again")
+                elif entity.name in self._back:
+                    yield from self._claims.withdraw(entity, kind, frame.time, "its session is open again")
 
 
 def _seen_by(name: str, unreached: Event | None) -> tuple[Evidence, ...]:

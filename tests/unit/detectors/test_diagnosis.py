@@ -346,9 +346,24 @@ def test_a_launcher_alone_is_lost_with_its_workers_and_never_the_node() -> None:
     frames.insert(6, cut(hit + 0.4, *orphans))
     chain = Chain().feed(*frames)
     assert verdicts(chain.accusing) == [("launcher lost", ["node-1"], Severity.SEV2, True)]
-    opened = event("session.opened", node("node-1"), hit + 9, role="launcher")
-    chain.feed(cut(hit + 8, begun(hit + 8)), cut(hit + 9, opened))
+    opened = event("session.opened", node("node-1"), hit + 8, role="launcher")
+    chain.feed(cut(hit + 8, opened), cut_frame(hit + 9, begun(hit + 9), layout=msgspec.structs.replace(LAYOUT, epoch=2)))
     assert verdicts(chain.latest) == [("launcher lost", ["node-1"], Severity.SEV2, False)], "not of what followed from it, which was over before"
+
+
+def test_ends_of_workers_that_are_told_when_their_launcher_is_back_belong_to_its_loss() -> None:
+    """A launcher that is started again within a tenth of a second is back before its agent has looked."""
+    hit = BEGAN + 5.05
+    stopped = event("budget.exhausted", job(), hit + 0.02, kind="node lost", nodes="node-1", epoch=1)
+    opened = event("session.opened", node("node-1"), hit + 0.3, role="launcher")
+    orphans = [msgspec.structs.replace(event("exit", who, hit + 0.45, code="", epoch=1, launcher="ended"), node="node-1") for who in (C, D)]
+    lost = event("session.lost", node("node-1"), hit, role="launcher")
+    frames = healthy(12)
+    for at, events in enumerate(((lost, raised(A, hit), raised(B, hit), stopped), (opened,), tuple(orphans))):
+        frames.insert(5 + at, replace(cut(max(each.time for each in events) + 0.01, *events), reporting=frames[4].reporting))
+    chain = Chain().feed(*frames)
+    assert verdicts(chain.accusing) == [("launcher lost", ["node-1"], Severity.SEV2, True)]
+    assert len({incident.id for incident in chain.reported}) == 1
 
 
 # --- the loss ----------------------------------------------------------------------------------------------------

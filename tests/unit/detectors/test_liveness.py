@@ -135,7 +135,15 @@ def test_fault_a_launcher_alone_is_lost_once_its_agent_says_that_it_has_ended() 
     events = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1), orphan(BEGAN + 5.2))
     opened = sessions(LOST, BEGAN + 8.5, "launcher", opened=True)
     frames = list(told(list(told(ticks(), BEGAN + 5.1, *events)), BEGAN + 8.5, *opened))
-    assert kinds(claims_of(Liveness(), frames)) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+    assert kinds(claims_of(Liveness(), frames)) == [("launcher.lost", LOST, True)], "its workers have ended with it"
+    [layout] = {id(frame.layout): frame.layout for frame in frames if frame.layout is not None}.values()
+    spare = msgspec.structs.replace(layout, epoch=layout.epoch + 1, placements=tuple(each for each in layout.placements if each.node != LOST))
+    for begun, why in ((msgspec.structs.replace(layout, epoch=layout.epoch + 1), "over: it takes part in the job again"), (spare, "over: its session is open again")):
+        lost, over = claims_of(Liveness(), [replace(frame, layout=begun) if frame.time > BEGAN + 9 else frame for frame in frames])
+        assert kinds([lost, over]) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+        assert over.evidence[-1].text == why
+    away = [frame for frame in frames if not any(each.name == "session.opened" for each in frame.events)]
+    assert kinds(claims_of(Liveness(), [replace(frame, layout=spare) if frame.time > BEGAN + 9 else frame for frame in away])) == [("launcher.lost", LOST, True)]
 
 
 def test_twin_a_launcher_that_does_not_answer_is_not_lost_while_its_workers_live() -> None:
