@@ -50,7 +50,8 @@ def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
 
 
 def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
-    """The job's own repair, as a plan: no command was sent, but it is recorded like any other."""
+    """The job's own repair, as a plan: no command was sent, but it is recorded like any other. Of an elastic job it is one repair, which goes on
+    with the epoch in which the node or worker comes back."""
     workers = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
     lost = begun.reason == "node lost" and bool(nodes)  # of a worker that failed beside it the epoch is a restart
@@ -60,7 +61,7 @@ def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: f
     )
     skips = f"; its workers skip step {', '.join(map(str, begun.skipped))}" if begun.skipped else ""
     return Plan(
-        id=digest_of(tracked.incident.id, action, begun.epoch),
+        id=digest_of(tracked.incident.id, action, tracked.epoch if begun.in_place else begun.epoch),
         incident=tracked.incident.id,
         action=action,
         targets=(target,),

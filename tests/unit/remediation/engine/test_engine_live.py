@@ -152,6 +152,19 @@ def test_a_replacement_that_comes_by_itself_needs_no_plan(make):
     assert world.state() is IncidentState.HEALED
 
 
+def test_a_job_that_goes_on_without_a_worker_and_then_takes_it_back_has_healed_itself_once(make):
+    world = make(debounce_s=30.0, debounce_max_s=30.0)
+    world.kill(world.heavy)
+    world.run(5)
+    assert world.outcome(world.plan("heal_in_place")).state == "done", "verified while something more might be done"
+    world.heavy.workers_per_node = {"n1": 3}
+    world.heavy._next("join")
+    world.run(40)
+    assert [(each.action, each.state) for each in world.ledger.outcomes(incident="i1")] == [("heal_in_place", "done")]
+    assert [step.step for step in world.ledger.progress(world.plan("heal_in_place").id) if step.state == "done"] == ["epoch 2", "epoch 3"]
+    assert world.state() is IncidentState.HEALED
+
+
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.RECOMMEND])
 def test_what_reaches_beyond_the_job_is_ruled_by_the_mode(make, mode):
     world = make(mode)
