@@ -39,11 +39,14 @@ from benchmarks.gpu.checkpoint_cases import cases
 from benchmarks.gpu.kernels import spin
 from benchmarks.report import Row, report
 from eagle_eye import MemoryCheckpoints
+from eagle_eye.training.checkpoint.cuda_sums import row_kernel
 
 NO_GPU = 2
 STEP_OF_COPIES = 8
 """A step that is longer than the copy takes so many times as long."""
 WIDTH, LAYERS, BATCH, LENGTH = 1536, 12, 16, 1024
+SUMMED = 500
+"""Tensors: a transformer of 12 layers has so many, with the optimizer's."""
 STEPS = 6
 """Of a part with or without checkpoints."""
 
@@ -159,6 +162,21 @@ def blocked_within(training: Training, memory: MemoryCheckpoints, step_s: float)
     return host, gpu
 
 
+def sum_rows(size: int) -> Iterator[Row]:
+    """What the kernel that sums a state costs: to make it, the host, and the GPU."""
+    device, began = torch.device("cuda", torch.cuda.current_device()), time.perf_counter()
+    kernel = row_kernel(device)
+    made_s = time.perf_counter() - began
+    if kernel is None:
+        yield Row("the kernel that sums a state", "cannot be used: see the log", "used", met=False)
+        return
+    tensors = [torch.randn(size // 4 // SUMMED, device="cuda") for _ in range(SUMMED)]
+    kernel.queue(tensors)
+    gpu_s = statistics.median(on_gpu(lambda: kernel.queue(tensors)) for _ in range(TRIES))
+    host_s = statistics.median(seconds(lambda: kernel.queue(tensors)) for _ in range(TRIES))
+    yield Row(f"the sums of {size / (1 << 30):g} GiB in {SUMMED} tensors: the GPU, the host; the kernel is made in", f"{gpu_s * 1000:.2f} ms ({size / gpu_s / 1e9:.0f} GB/s), {host_s * 1000:.2f} ms; {made_s:.2f} s")
+
+
 def rows_of(gib: float, costs: Costs) -> Iterator[Row]:
     """Of one size."""
     host, gpu = statistics.median(costs.within) * 1000, statistics.median(costs.held_up) * 1000
@@ -245,6 +263,7 @@ def each_step_rows(pairs: int) -> Iterator[Row]:
 def report_of(gibs: Sequence[float], pairs: int) -> Iterator[Row]:
     """All rows, one after another."""
     yield from cases()
+    yield from sum_rows(4 << 30)
     for gib in gibs:
         print(f"{gib:g} GiB ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="eagle-eye-checkpoint-") as folder:

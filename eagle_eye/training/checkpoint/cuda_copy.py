@@ -4,27 +4,25 @@ The optimizer's kernels are queued behind the copies by an event: the training t
 training captures a CUDA graph, a call that waits, made by any thread, ends that capture with an error, unless that thread keeps apart.
 """
 
-import contextlib
 import ctypes
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from .device_part import DeviceCheck
-from .memory_segment import ROW
+from .cuda_sums import CheckedTensor, RowKernel
 
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
 class CudaCopy:
-    """Of one save; made by the training thread. `cuda`: the module torch.cuda."""
+    """Of one save; made by the training thread. `kernels`: of the devices that make sums; `cuda`: the module torch.cuda."""
 
-    def __init__(self, devices: Iterable[torch.device], cuda: Any = torch.cuda) -> None:
-        self._cuda = cuda
+    def __init__(self, devices: Iterable[torch.device], kernels: Mapping[torch.device, RowKernel], cuda: Any = torch.cuda) -> None:
+        self._cuda, self._kernels = cuda, kernels
+        self._asked: dict[torch.device, list[int]] = {}
         self._copies = {device: cuda.Stream(device=device) for device in devices}
         self._checks = {device: cuda.Stream(device=device) for device in self._copies}
         self._all = (*self._copies.items(), *self._checks.items())
@@ -42,18 +40,19 @@ class CudaCopy:
                 with self._cuda.stream(stream):
                     torch._foreach_copy_(*map(list, zip(*pairs, strict=True)), non_blocking=True)
 
-    def check(self, source: torch.Tensor) -> DeviceCheck:
+    def check(self, sources: Sequence[torch.Tensor]) -> None:
         """On a stream of its own: the GPU computes while its copy engine copies."""
-        with self._cuda.stream(self._checks[source.device]):
-            return DeviceCheck(_row_sums(source), _largest(source))
+        for device, kernel in self._kernels.items():
+            numbers = [number for number, source in enumerate(sources) if source.device == device]
+            self._asked[device] = numbers
+            with self._cuda.stream(self._checks[device]):
+                kernel.queue([sources[number] for number in numbers])
 
-    def fetch(self, checks: Sequence[DeviceCheck]) -> Sequence[DeviceCheck]:
-        """Each, in the host's memory."""
-        found = []
-        for check in checks:
-            tensor = check.sums if check.sums is not None else check.largest
-            with self._cuda.stream(self._checks[tensor.device]) if tensor is not None else contextlib.nullcontext():
-                found.append(DeviceCheck(*(None if each is None else each.cpu() for each in check)))
+    def checked(self) -> Mapping[int, CheckedTensor]:
+        found = dict[int, CheckedTensor]()
+        for device, numbers in self._asked.items():
+            with self._cuda.stream(self._checks[device]):
+                found.update({numbers[place]: each for place, each in self._kernels[device].fetch().items()})
         return found
 
     def release(self) -> None:
@@ -99,19 +98,6 @@ class CudaFill:
     def __exit__(self, *_: object) -> None:
         for stream in self._streams:
             stream.synchronize()
-
-
-def _row_sums(source: torch.Tensor) -> torch.Tensor | None:
-    rows = int(source.numel() * source.element_size()) // ROW
-    if not rows or not source.is_contiguous() or source.data_ptr() % 8:
-        return None
-    return source.view(-1).view(torch.uint8)[: rows * ROW].view(torch.int64).view(rows, -1).sum(1)
-
-
-def _largest(source: torch.Tensor) -> torch.Tensor | None:
-    if not source.is_floating_point() or source.element_size() < 2:
-        return None
-    return torch.linalg.vector_norm(source, math.inf)
 
 
 _THREAD_LOCAL = 1

@@ -1,30 +1,18 @@
-"""The part of a state that lies on GPUs. Its copies are queued at once, by the training thread; its sums are made there, too, while nobody may write to it.
+"""The part of a state that lies on GPUs. Its copies are queued at once, by the training thread; its sums are made there, too, while nobody may write to it."""
 
-On an H100 a thread of the host took eight times as long for the sums of a copy as the copy took.
-"""
-
-import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
+from .cuda_sums import CheckedTensor
 from .memory_layout import PlacedTensor
 from .row_sums import RowSums
 
 
 class StateChanged(RuntimeError):
     """A tensor was changed while it was being copied, by something that did not wait."""
-
-
-class DeviceCheck(NamedTuple):
-    """What is computed of a tensor where it lies; None: nothing is."""
-
-    sums: torch.Tensor | None
-    """Of its whole rows, as RowSums makes them."""
-    largest: torch.Tensor | None
-    """The largest magnitude; NaN or infinite if one of its values is."""
 
 
 class DeviceCopy(Protocol):
@@ -36,11 +24,11 @@ class DeviceCopy(Protocol):
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         """Queue them; the sources may be changed once `release` was called."""
 
-    def check(self, source: torch.Tensor) -> DeviceCheck:
-        """Queue that beside the copies; likewise."""
+    def check(self, sources: Sequence[torch.Tensor]) -> None:
+        """Queue sums of them beside the copies, where the device can make them; likewise."""
 
-    def fetch(self, checks: Sequence[DeviceCheck]) -> Sequence[DeviceCheck]:
-        """To the host, after `wait`."""
+    def checked(self) -> Mapping[int, CheckedTensor]:
+        """After `wait`: by their place among those that were to be checked."""
 
     def release(self) -> None:
         """What is queued on the device from now on runs after all that was queued."""
@@ -56,9 +44,7 @@ class DevicePart:
         self._tensors, self._targets, self._device = tensors, targets, device
         self._versions = [version_of(placed.tensor) for placed in tensors]
         self._turn = threading.Lock()
-        self._checks: dict[int, DeviceCheck] = {}
-        self._is_wanted = False
-        """Somebody is about to write: he waits for one check at the most, and not for the thread that begins the next."""
+        self._guarded = [placed for placed in tensors if placed.guards]
         self.is_released = False
         """What is queued now may write to all of it."""
 
@@ -70,24 +56,15 @@ class DevicePart:
                 self._device.copy([self._targets[number] for number in chosen], [self._tensors[number].tensor for number in chosen])
             if chosen and not guarded:
                 self._device.release()
-
-    def check(self) -> None:
-        """As far as there is time for it: what is released before is left to the host."""
-        for number, placed in enumerate(self._tensors):
-            if self._is_wanted:
-                return
-            if placed.guards:
-                with self._turn:
-                    if not self._is_wanted:
-                        self._checks[number] = self._device.check(placed.tensor)
+        self._device.check([placed.tensor for placed in self._guarded])
 
     def release(self) -> None:
         """Before an optimizer's step. Raises StateChanged."""
-        self._release()
+        self._compare()
         self._device.release()
 
-    def _release(self) -> None:
-        self._is_wanted = True
+    def _compare(self) -> None:
+        """Once: is all as it was?"""
         with self._turn:
             if self.is_released:
                 return
@@ -102,14 +79,14 @@ class DevicePart:
 
     def finish(self, sums: RowSums) -> Iterator[PlacedTensor]:
         """After `wait`: give the sums that are there; yields what the host has still to look through for values that are not finite. Raises StateChanged."""
-        self._release()
-        checks = dict(zip(self._checks, self._device.fetch(list(self._checks.values())), strict=True))
-        for number, placed in enumerate(self._tensors):
-            check = checks.get(number, DeviceCheck(None, None))
-            if check.sums is not None:
-                sums.give(placed.offset, check.sums)
-            if check.largest is None or not math.isfinite(float(check.largest)):
+        self._compare()
+        checked = self._device.checked()
+        for number, placed in enumerate(self._guarded):
+            if number in checked:
+                sums.give(placed.offset, checked[number].sums)
+            if number not in checked or not checked[number].is_finite:
                 yield placed
+        yield from (placed for placed in self._tensors if not placed.guards)
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from . import cuda_copy, storage_restore
+from .cuda_sums import RowKernel, row_kernel
 from .device_part import DeviceCopy, StateChanged
 from .fetched_copies import FetchedCopies
 from .memory_layout import Guards, Shard, StateLayout, StepLimits, local_of
@@ -71,6 +72,10 @@ class MemoryCheckpoints:
         self._report = FailureReport(given)
         self._segment: MemorySegment | None = None
         self._pinned = False
+        self._mapped: MemorySegment | None = None
+        """The segment that is ready for copies from GPUs, ..."""
+        self._kernels: dict[torch.device, RowKernel] = {}
+        """... which make the sums themselves."""
         self._copy: StateCopy | None = None
         self._thread: threading.Thread | None = None
         self._wanted_slots = self._slots = int(os.environ.get(COPIES_VARIABLE) or SLOTS)
@@ -130,9 +135,9 @@ class MemoryCheckpoints:
             return False
         layout = StateLayout(state)
         self._join(None)
-        if not self._has_room(layout):
+        if not self._is_ready(layout):
             self._reserve(layout)
-        return self._has_room(layout)
+        return self._is_ready(layout)
 
     def wait(self) -> None:
         """Until the whole state is copied (not: until it is checked), and may be changed."""
@@ -153,7 +158,7 @@ class MemoryCheckpoints:
     def _begin(self, layout: StateLayout, step: int) -> bool:
         if self._is_busy() or self._report.is_delayed():
             return False
-        if not self._has_room(layout):
+        if not self._is_ready(layout):
             self._start(lambda: self._reserve(layout, step), on_gpu=layout.on_gpu)
             return False
         assert self._segment is not None
@@ -226,7 +231,7 @@ class MemoryCheckpoints:
     def _device_copy(self, layout: StateLayout) -> DeviceCopy | None:
         if not layout.on_gpu:
             return None
-        return cuda_copy.CudaCopy({placed.tensor.device for placed in layout.tensors if placed.tensor.device.type == "cuda"})
+        return cuda_copy.CudaCopy(layout.gpus, self._kernels)
 
     # --- what waits --------------------------------------------------------------------------------------------
 
@@ -274,6 +279,10 @@ class MemoryCheckpoints:
             return False
         return segment.has_room(layout.table_bytes, layout.payload_bytes)
 
+    def _is_ready(self, layout: StateLayout) -> bool:
+        """A predecessor's segment has room, and is not pinned yet for a GPU: it would copy to that while the training waits."""
+        return self._has_room(layout) and (not layout.on_gpu or self._mapped is self._segment)
+
     def _reserve(self, layout: StateLayout, step: int = -1) -> None:
         """A segment with room for this state, that of the predecessor if it has. Does not raise."""
         assert self._path is not None
@@ -315,8 +324,11 @@ class MemoryCheckpoints:
     def _map(self, layout: StateLayout) -> None:
         assert self._segment is not None
         self._segment.populate()
-        if layout.on_gpu:
+        if layout.on_gpu and not self._pinned:
             self._pinned = cuda_copy.pin(self._segment.address, len(self._segment.memory))
+        made = {device: kernel for device in layout.gpus - self._kernels.keys() if (kernel := row_kernel(device)) is not None}
+        self._kernels = {**self._kernels, **made}
+        self._mapped = self._segment
 
     def _open(self) -> None:
         """The predecessor's segment, if there is one. Raises OSError if it is not ours."""
@@ -337,7 +349,7 @@ class MemoryCheckpoints:
             self._sequence, self.safe_step = newest.sequence, newest.step
 
     def _release(self) -> None:
-        segment, self._segment = self._segment, None
+        segment, self._segment, self._mapped = self._segment, None, None
         if segment is None:
             return
         if self._pinned:

@@ -88,9 +88,14 @@ class StateLayout:
         self.payload_bytes = at + size
 
     @property
+    def gpus(self) -> frozenset[torch.device]:
+        """Those that some of it lies on."""
+        return frozenset(placed.tensor.device for placed in self.tensors if placed.tensor.device.type == "cuda")
+
+    @property
     def on_gpu(self) -> bool:
         """Some of it is."""
-        return any(placed.tensor.device.type == "cuda" for placed in self.tensors)
+        return bool(self.gpus)
 
     @property
     def table_bytes(self) -> int:

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from eagle_eye.training.checkpoint.cuda_copy import CudaCopy, is_captured, keep_apart, pin, unpin
-from eagle_eye.training.checkpoint.memory_segment import ROW
-from eagle_eye.training.checkpoint.row_sums import RowSums
+from eagle_eye.training.checkpoint.cuda_sums import RowKernel
 from fakes.cuda_streams import FakeCuda
+from fakes.sum_rows import sum_rows
 
 
 def test_copies_run_beside_the_training_and_before_what_it_queues_after_them() -> None:
     cuda, source, target = FakeCuda(), torch.ones(3), torch.zeros(3)
-    copy = CudaCopy([source.device], cuda)
+    copy = CudaCopy([source.device], {}, cuda)
     copy.copy([target], [source])
     copy.release()
     copy.wait()
@@ -30,22 +30,19 @@ def test_copies_run_beside_the_training_and_before_what_it_queues_after_them() -
 
 def test_of_several_devices_each_copies_what_lies_on_it() -> None:
     cuda, source, target = FakeCuda(), torch.ones(3), torch.zeros(3)
-    copy = CudaCopy([source.device, torch.device("meta")], cuda)
+    copy = CudaCopy([source.device, torch.device("meta")], {}, cuda)
     copy.copy([target], [source])
     assert (target.tolist(), cuda.log.count("back")) == ([1, 1, 1], 1)
 
 
-def test_sums_and_the_largest_value_are_made_where_the_tensor_lies() -> None:
-    copy = CudaCopy([torch.device("cpu")], FakeCuda())
-    large, small, whole_numbers = torch.randn(40_000), torch.tensor([1.0, float("nan")]), torch.arange(70_000)
-    checks = copy.fetch([copy.check(tensor) for tensor in (large, small, whole_numbers, large.expand(2, -1))])
-    memory = memoryview(bytearray(large.numpy().tobytes() + bytes(ROW)))
-    sums = RowSums(memory, 0, 2 * ROW)
-    sums.complete()
-    assert checks[0].sums is not None
-    assert checks[0].sums.tolist() == sums._sums[:2].tolist(), "two whole rows; the third is not"
-    assert (float(checks[0].largest), checks[1].sums, bool(torch.isnan(checks[1].largest))) == (float(large.abs().max()), None, True)
-    assert (len(checks[2].sums), checks[2].largest, checks[3].sums) == (8, None, None)
+def test_sums_are_made_on_each_device_of_what_lies_there() -> None:
+    here, there = torch.device("cpu"), torch.device("meta")
+    copy = CudaCopy([here, there], {here: RowKernel(here, sum_rows)}, FakeCuda())
+    large = torch.randn(40_000)
+    copy.check([torch.empty(3, device=there), large])
+    checked = copy.checked()
+    assert list(checked) == [1]
+    assert (len(checked[1].sums), checked[1].is_finite) == (2, True)
 
 
 def test_memory_is_pinned_where_the_driver_can(caplog: pytest.LogCaptureFixture) -> None:
