@@ -20,12 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.queues import SimpleQueue as ProcessQueue
+from multiprocessing.queues import Queue as ProcessQueue
 from multiprocessing.synchronize import Event as ProcessEvent
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue
 
 import psutil
 from rich.progress import Progress
@@ -64,11 +64,11 @@ enabled = false
 class InlineCollector(CollectorThread):
     """Runs in the thread that asks, so that a made-up clock waits for it."""
 
-    def start(self, results: "SimpleQueue[CollectorResult]") -> None:
-        self._results = results
+    def start(self, report: Callable[[CollectorResult], object]) -> None:
+        self._report = report
 
     def request(self) -> None:
-        self._results.put(CollectorResult(self.name, tuple(self.collector.collect())))
+        self._report(CollectorResult(self.name, tuple(self.collector.collect())))
 
 
 class RecordCounter:
@@ -138,7 +138,7 @@ def _config(folder: Path, settings: str = "") -> Config:
 def beside_workers(folder: str, settings: str = "") -> Iterator[psutil.Process]:
     """The process of an agent with these settings beyond CONFIG, beside workers at work."""
     context = multiprocessing.get_context("spawn")
-    servers, over = context.SimpleQueue(), context.Event()
+    servers, over = context.Queue(), context.Event()
     workers = context.Process(target=workers_process, args=(folder, servers, over))
     workers.start()
     try:
@@ -176,7 +176,7 @@ def _processor_s(process: psutil.Process) -> float:
 
 def simulated(seconds: int) -> tuple[list[float], RecordCounter]:
     """(resident MB after each hundredth of the time, what was written)."""
-    clock, nvml, writer, inbox = FakeClock(), FakeNvml(gpus=GPUS), RecordCounter(), SimpleQueue[CollectorResult]()
+    clock, nvml, writer, inbox = FakeClock(), FakeNvml(gpus=GPUS), RecordCounter(), Queue[CollectorResult]()
     megabytes: list[float] = []
     with tempfile.TemporaryDirectory(prefix="eagle-eye-agent-") as folder:
         config, node = _config(Path(folder)), BusyNode(Path(folder) / "run", clock)
@@ -186,7 +186,7 @@ def simulated(seconds: int) -> tuple[list[float], RecordCounter]:
             collectors = _inline(config, clock, nvml)
             agent = Agent(NODE, collectors, writer, jobs, inbox, clock=clock, incarnation="bench")  # type: ignore[arg-type]  # no notices come
             for each in collectors:
-                each.start(inbox)
+                each.start(inbox.put)
             with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
                 for tenth in progress.track(range(seconds * 10), description="an agent on a made-up clock, tenths of a second"):
                     node.tenth()

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any, Protocol
 
 import msgspec
@@ -58,8 +58,8 @@ class RecordWriter(Protocol):
     def write(self, topic: str, key: str, value: bytes, *, keep: bool = False) -> None: ...
 
 
-Inbox = SimpleQueue[CollectorResult | Notice]
-"""Results of the collectors, and notices of the writer about the stream."""
+Inbox = Queue[CollectorResult | Notice]
+"""Results of the collectors, and notices of the writer about the stream. No SimpleQueue: its `get` waits for ever where a signal comes as the time-out ends (CPython 3.11)."""
 
 
 class Agent:
@@ -98,7 +98,7 @@ class Agent:
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set."""
         for collector in self._collectors.values():
-            collector.start(self._inbox)  # type: ignore[arg-type]  # it only puts results in
+            collector.start(self._inbox.put)
         try:
             while not stop.is_set():
                 self._round(stop)
@@ -291,7 +291,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     file_name = node.replace("/", "_")
     incarnation = uuid.uuid4().hex[:12]
     credentials = node_credentials(config.access, node, clock)
-    inbox: Inbox = SimpleQueue()
+    inbox: Inbox = Queue()
     def spool_status() -> SpoolStatus:
         return writer.status()  # made below: a collector asks once the agent runs
 

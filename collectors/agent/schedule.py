@@ -6,7 +6,7 @@ The agent's thread never waits for a collector: each has a thread of its own, an
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import SimpleQueue
@@ -133,9 +133,9 @@ class CollectorThread:
     schedule: Schedule
     _requests: SimpleQueue[bool] = field(default_factory=SimpleQueue)
 
-    def start(self, results: "SimpleQueue[CollectorResult]") -> None:
-        """Start the thread; each run puts one result into `results`. It is a daemon: a hung collector must not block exit."""
-        threading.Thread(target=self._run, args=(results,), name=f"collector-{self.name}", daemon=True).start()
+    def start(self, report: Callable[[CollectorResult], object]) -> None:
+        """Start the thread; each run reports one result. It is a daemon: a hung collector must not block exit."""
+        threading.Thread(target=self._run, args=(report,), name=f"collector-{self.name}", daemon=True).start()
 
     def request(self) -> None:
         """Ask the thread for one run; returns at once."""
@@ -151,7 +151,7 @@ class CollectorThread:
             return None
         return self.schedule.check_timeout(monotonic, str(getattr(self.collector, "doing", "")))
 
-    def _run(self, results: "SimpleQueue[CollectorResult]") -> None:
+    def _run(self, report: Callable[[CollectorResult], object]) -> None:
         while self._requests.get():
             began = time.thread_time()
             found: tuple[Reading | StepReading | Event, ...] = ()
@@ -160,4 +160,4 @@ class CollectorThread:
                 found = checked(self.collector.collect())
             except BaseException as error:  # noqa: BLE001  # boundary: any plugin may raise anything, also SystemExit; it is reported and retried
                 failure = words_of(error)
-            results.put(CollectorResult(self.name, found, failure, time.thread_time() - began))
+            report(CollectorResult(self.name, found, failure, time.thread_time() - began))

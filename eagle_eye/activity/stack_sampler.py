@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import NamedTuple
 
 from eagle_eye.clock import Clock
@@ -124,7 +124,7 @@ class StackSampler:
     parallel: int
     limit_s: float = LOOK_LIMIT_S
     _running: dict[int, float] = field(default_factory=dict, init=False)
-    _done: "SimpleQueue[tuple[int, StackSample | None]]" = field(default_factory=SimpleQueue, init=False)
+    _done: "Queue[tuple[int, StackSample | None]]" = field(default_factory=Queue, init=False)
 
     def run(self, pids: Iterable[int]) -> Iterator[LookResult]:
         """Each look as it ends."""

@@ -3,7 +3,7 @@
 import re
 import threading
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -168,13 +168,13 @@ def test_a_source_that_raises_does_not_touch_it(name: str, tmp_path: Path) -> No
     config = Config(run_dir=str(tmp_path), state_dir=str(tmp_path / "state"), collectors={each: {"enabled": each == name} for each in COLLECTORS})
     beside = build_collectors(config, "n1", clock)
     broken = CollectorThread("broken", Raising(), Schedule())
-    inbox: SimpleQueue[Any] = SimpleQueue()
+    inbox: Queue[Any] = Queue()
     agent = Agent(
         "n1", [broken, *beside], Discarding(), JobRegistry(tmp_path, tmp_path / "m.json", clock.now()), inbox,
         clock=clock, incarnation="b",
     )  # fmt: skip
     for watched in (broken, *beside):
-        watched.start(inbox)
+        watched.start(inbox.put)
     agent.run_once()
     pause = threading.Event()
     for _ in range(10_000):

@@ -18,6 +18,19 @@ class FakeStream:
         self._log.append(f"the host waits for {self.name}")
 
 
+class FakeEvent:
+    """A place in a queue."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self._log = name, log
+
+    def record(self, stream: FakeStream) -> None:
+        self._log.append(f"{self.name} on {stream.name}")
+
+    def synchronize(self) -> None:
+        self._log.append(f"the host waits for {self.name}")
+
+
 class FakeCuda:
     """The module."""
 
@@ -25,10 +38,16 @@ class FakeCuda:
         self.log: list[str] = []
         self.pinned: dict[int, int] = {}
         self._refuses = refuses_to_pin
+        self._events = 0
         self._current = FakeStream("training", self.log)
 
     def Stream(self, device: object) -> FakeStream:  # noqa: N802 - torch's name
         return FakeStream(f"side of {device}", self.log)
+
+    def Event(self, *, blocking: bool) -> FakeEvent:  # noqa: N802 - torch's name
+        assert blocking, "a thread that spins takes a processor from the training"
+        self._events += 1
+        return FakeEvent(f"event {self._events}", self.log)
 
     def current_stream(self, device: object) -> FakeStream:
         return self._current

@@ -22,6 +22,8 @@ class CudaCopy:
 
     def __init__(self, devices: Iterable[torch.device], kernels: Mapping[torch.device, RowKernel], cuda: Any = torch.cuda) -> None:
         self._cuda, self._kernels = cuda, kernels
+        self._paces: dict[torch.device, tuple[Any, Any]] = {}
+        """The events behind the last two calls of `copy`."""
         self._asked: dict[torch.device, list[int]] = {}
         self._copies = {device: cuda.Stream(device=device) for device in devices}
         self._checks = {device: cuda.Stream(device=device) for device in self._copies}
@@ -39,6 +41,9 @@ class CudaCopy:
             if pairs:
                 with self._cuda.stream(stream):
                     torch._foreach_copy_(*map(list, zip(*pairs, strict=True)), non_blocking=True)
+                    copied = self._cuda.Event(blocking=True)
+                    copied.record(stream)
+                    self._paces[device] = self._paces.get(device, (None, None))[1], copied
 
     def check(self, sources: Sequence[torch.Tensor]) -> None:
         """On a stream of its own: the GPU computes while its copy engine copies."""
@@ -54,6 +59,11 @@ class CudaCopy:
             with self._cuda.stream(self._checks[device]):
                 found.update({numbers[place]: each for place, each in self._kernels[device].fetch().items()})
         return found
+
+    def keep_pace(self) -> None:
+        for before, _ in self._paces.values():
+            if before is not None:
+                before.synchronize()
 
     def release(self) -> None:
         """What training queues from now on runs after what was queued here; it does not wait itself."""

@@ -1,6 +1,8 @@
 """The part of a state that lies on GPUs. Its copies are queued at once, by the training thread; its sums are made there, too, while nobody may write to it."""
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -30,11 +32,20 @@ class DeviceCopy(Protocol):
     def checked(self) -> Mapping[int, CheckedTensor]:
         """After `wait`: by their place among those that were to be checked."""
 
+    def keep_pace(self) -> None:
+        """Until all copies but those of the last call are done."""
+
     def release(self) -> None:
         """What is queued on the device from now on runs after all that was queued."""
 
     def wait(self) -> None:
         """Until all is done."""
+
+
+_Piece = tuple[torch.Tensor, torch.Tensor]
+"""Target and source."""
+BATCH = 1 << 25
+"""Bytes that are queued by one call, and of a piece: 0.6 ms of an H100."""
 
 
 class DevicePart:
@@ -45,21 +56,42 @@ class DevicePart:
         self._versions = [version_of(placed.tensor) for placed in tensors]
         self._turn = threading.Lock()
         self._guarded = [placed for placed in tensors if placed.guards]
+        self._left: deque[_Piece] = deque()
+        """What is not queued yet."""
         self.is_released = False
         """What is queued now may write to all of it."""
 
     def queue(self) -> None:
         """First what no optimizer guards: nobody would wait before it is changed."""
-        for guarded in (False, True):
-            chosen = [number for number, placed in enumerate(self._tensors) if bool(placed.guards) is guarded]
-            if chosen:
-                self._device.copy([self._targets[number] for number in chosen], [self._tensors[number].tensor for number in chosen])
-            if chosen and not guarded:
-                self._device.release()
+        free = [number for number, placed in enumerate(self._tensors) if not placed.guards]
+        if free:
+            self._device.copy([self._targets[number] for number in free], [self._tensors[number].tensor for number in free])
+            self._device.release()
         self._device.check([placed.tensor for placed in self._guarded])
+        for number, placed in enumerate(self._tensors):
+            if placed.guards:
+                self._left.extend(_pieces(self._targets[number], placed.tensor))
+
+    def copy(self) -> None:
+        """In the thread: the rest, a little at a time, since what the training itself fetches from the device comes behind all that is queued."""
+        while self._queue(BATCH):
+            self._device.keep_pace()
+
+    def _queue(self, most: int) -> bool:
+        """The next pieces, of at most so many bytes, or one; False if there were none."""
+        with self._turn:
+            batch, size = list[_Piece](), 0
+            while self._left and (not batch or size + self._left[0][1].nbytes <= most):
+                batch.append(self._left.popleft())
+                size += batch[-1][1].nbytes
+            if batch:
+                self._device.copy(*map(list, zip(*batch, strict=True)))
+            return bool(batch)
 
     def release(self) -> None:
         """Before an optimizer's step. Raises StateChanged."""
+        while self._queue(sys.maxsize):
+            pass
         self._compare()
         self._device.release()
 
@@ -97,3 +129,9 @@ def version_of(tensor: torch.Tensor) -> int | None:
 def changed_text(name: str) -> str:
     """For a person."""
     return f"{name!r} was changed while it was being copied, and not by an optimizer that this client was given: call wait() before"
+
+
+def _pieces(target: torch.Tensor, source: torch.Tensor) -> Iterator[_Piece]:
+    if source.nbytes <= BATCH or not source.is_contiguous():
+        return iter([(target, source)])
+    return zip(*(each.view(-1).view(torch.uint8).split(BATCH) for each in (target, source)), strict=True)

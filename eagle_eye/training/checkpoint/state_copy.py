@@ -118,6 +118,8 @@ class StateCopy:
 
     def finish(self) -> tuple[bytes, bool]:
         """Copy the rest, then the sums of all rows and whether all floating values are finite. Raises what went wrong."""
+        if self._device is not None and self.failure is None:
+            self._device.copy()
         while self._copy_one(list(self._queues), check=True):
             pass
         with self._turn:

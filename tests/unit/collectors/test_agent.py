@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -69,12 +69,12 @@ class Node:
         self.clock = FakeClock(NOW)
         self.folder = folder
         self.records = Records()
-        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        self.inbox: Queue[Any] = Queue()
         self.watched = list(collectors)
         self.hanging: set[str] = set()
         self.agent = self.new_agent(idle=idle)
         for each in self.watched:
-            each.start(self.inbox)
+            each.start(self.inbox.put)
 
     def new_agent(self, incarnation: str = "b1", *, idle: bool = False) -> Agent:
         jobs = JobRegistry(self.folder, self.folder / "agent" / "n1.json", self.clock.now())

@@ -4,7 +4,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any
 
 import msgspec
@@ -40,9 +40,9 @@ def event(**other: Any) -> Event:
 
 def of(act: Callable[[], Any]) -> CollectorResult:
     """What comes of one run of a collector, in its own thread."""
-    results: SimpleQueue[CollectorResult] = SimpleQueue()
+    results: Queue[CollectorResult] = Queue()
     thread = CollectorThread("own", Scripted(act), Schedule())
-    thread.start(results)
+    thread.start(results.put)
     thread.request()
     try:
         return results.get(timeout=30)

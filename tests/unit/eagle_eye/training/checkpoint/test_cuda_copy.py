@@ -22,10 +22,22 @@ def test_copies_run_beside_the_training_and_before_what_it_queues_after_them() -
     assert target.tolist() == [1, 1, 1]
     assert cuda.log == [
         "side of cpu waits for training", "side of cpu waits for training",  # the step before may still change the state
-        "on side of cpu", "back",
+        "on side of cpu", "event 1 on side of cpu", "back",
         "training waits for side of cpu", "training waits for side of cpu",  # the queue does, its thread does not
         "the host waits for side of cpu", "the host waits for side of cpu",
     ]  # fmt: skip
+
+
+def test_who_keeps_pace_waits_for_all_but_the_newest_copies() -> None:
+    cuda, source, target = FakeCuda(), torch.ones(3), torch.zeros(3)
+    copy = CudaCopy([source.device], {}, cuda)
+    waits = list[list[str]]()
+    for _ in range(3):
+        copy.copy([target], [source])
+        before = len(cuda.log)
+        copy.keep_pace()
+        waits.append(cuda.log[before:])
+    assert waits == [[], ["the host waits for event 1"], ["the host waits for event 2"]]
 
 
 def test_of_several_devices_each_copies_what_lies_on_it() -> None:

@@ -27,7 +27,7 @@ def test_what_was_queued_is_what_a_successor_loads_whoever_made_its_sums(trainer
     queue.looks = looks
     values = trainer.saved(5)
     assert trainer.memory.safe_step == 5
-    assert queue.log[:4] == ["copy 1", "release", "copy 6", "check 6"], "first what no optimizer guards"
+    assert queue.log[:4] == ["copy 1", "release", "check 6", "copy 6"], "first what no optimizer guards"
     trainer.memory.close()
     other = Trainer(path)
     found = other.memory.load(other.state())
@@ -57,12 +57,25 @@ def test_an_optimizers_step_comes_behind_the_copies_and_the_sums(trainer: Traine
     late.set()
     trainer.memory.finish()
     assert trainer.memory.safe_step == 5
-    assert queue.log.index("check 6") < len(queue.log) - 1 - queue.log[::-1].index("release")
+    assert queue.log[2:5] == ["check 6", "copy 6", "release"], "the step does not wait for the thread"
     assert not torch.equal(trainer.values()[0], before)
     other = Trainer(trainer.memory._path or Path())
     trainer.memory.close()
     other.memory.load(other.state())
     assert torch.equal(other.values()[0], before)
+    other.memory.close()
+
+
+def test_large_states_are_queued_a_little_at_a_time(trainer: Trainer, queue: DeviceQueue, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that is fetched from the GPU comes behind all copies that are queued."""
+    monkeypatch.setattr(device_part, "BATCH", 400_000)
+    values = trainer.saved(5)
+    at = queue.log.index("check 6") + 1
+    assert queue.log[at : at + 16] == (["copy 1", "keep pace"] * 3 + ["copy 2", "keep pace"]) * 2
+    trainer.memory.close()
+    other = Trainer(path)
+    assert other.memory.load(other.state()) is not None
+    assert all(torch.equal(one, two) for one, two in zip(values, other.values(), strict=True))
     other.memory.close()
 
 
