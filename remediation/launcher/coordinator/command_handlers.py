@@ -13,13 +13,12 @@ from .coordinator_facts import (
     JobCommand,
     LiftEviction,
     RebalanceCommand,
-    ReconnectTimeout,
     ResizeCommand,
     RestartCommand,
     StopCommand,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import begin, replace_workers
+from .epoch_formation import STALLS, begin, replace_workers
 from .worker_handlers import exclude_leaving
 
 
@@ -126,8 +125,7 @@ def _evict_in_place(state: CoordinatorState, key: str, evicted: set[str], reques
     state.unanswered.append(key)
     leaving = state.elastic.evicted_workers(evicted)
     state.elastic.registry.leaving |= leaving
-    stalls = bool(state.suspects) or state.timers.armed(ReconnectTimeout)  # nobody comes to the end of this step
-    if leaving and stalls:
+    if state.stalls:
         return exclude_leaving(state, request)
     if leaving:
         state.timers.arm(state.declaration.boundary_s, BoundaryTimeout)
@@ -181,7 +179,7 @@ def _not_now(state: CoordinatorState) -> str:
         return "the workers of this job are not elastic (they do not call eagle_eye.elastic), or have not met yet"
     if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}: ask again in its next epoch"
-    return ""
+    return STALLS if state.stalls else ""
 
 
 def refuse_elastic(state: CoordinatorState, fact: JobCommand) -> Effects:

@@ -6,7 +6,7 @@ from remediation.launcher.job_declaration import LOST, EpochRequest, JobDeclarat
 
 from .backoff import Backoff
 from .coordinator_effects import CommandResult, Effect, EmitEvent, End
-from .coordinator_facts import PhaseTimeout, Timeout, WorkerDied
+from .coordinator_facts import PhaseTimeout, ReconnectTimeout, Timeout, WorkerDied
 from .elastic_policy import ElasticPolicy
 from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
@@ -169,6 +169,11 @@ class CoordinatorState:
         if self.phase is not JobPhase.RUNNING or self.last is None:
             return ()
         return tuple(node for node in self.last.nodes if not self.membership.is_connected(node) and node not in self.finished)
+
+    @property
+    def stalls(self) -> bool:
+        """RUNNING: nobody comes to the end of this step: a launcher of the epoch cannot be reached, or connections between workers broke."""
+        return bool(self.suspects) or (self.phase is JobPhase.RUNNING and self.timers.armed(ReconnectTimeout))
 
     @property
     def only_silent(self) -> bool:

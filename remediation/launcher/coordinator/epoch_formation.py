@@ -37,6 +37,7 @@ from .membership import Member, rank_order, rank_placements
 
 UNKNOWN = NodePlace()
 ISOLATED = "too few launchers of the job can be reached to begin another epoch"
+STALLS = "a launcher or worker of the running epoch cannot be reached: ask again when it is back, or when the job has gone on without it"
 
 # --- begin ------------------------------------------------------------------------------------------------------------
 
@@ -152,15 +153,17 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
     request = _of_the_death(state, request)
     if request.soft and not state.may_go_on:
         return state.answer(error=ISOLATED)
+    if request.soft and state.stalls:
+        return state.answer(error=STALLS)  # the step would be waited for in vain; what is decided about the loss takes in who waits to join
     if not request.soft:
-        state.timers.disarm(BoundaryTimeout)
+        state.timers.disarm(BoundaryTimeout, ReconnectTimeout)
     if request.in_place:
         state.elastic.lose_unreachable(state.last, state.membership)
     members = state.eligible
     placements = state.elastic.placements(members) if request.in_place else ()
     if not placements:
         return state.fail(request.halt) if request.final else begin_with_new_processes(state, request)
-    state.timers.disarm(JoinersTimeout, ReconnectTimeout)
+    state.timers.disarm(JoinersTimeout)
     state.request = replace(request, halt=request.halt or state.elastic.too_few(len(members), len(placements)))
     state.elastic.holdings = {}
     effects = _form(state, members, placements)
@@ -344,7 +347,7 @@ def _unused(state: CoordinatorState, node: str) -> EmitEvent:
 
 
 def _regroup(state: CoordinatorState, layout: Layout, transition: Transition) -> RegroupWorkers:
-    state.timers.disarm(BoundaryTimeout)
+    state.timers.disarm(BoundaryTimeout, ReconnectTimeout)
     state.elastic.regroup(layout, transition, state.request)
     if state.elastic.waiting(state.eligible):
         state.timers.arm_batch(JoinersTimeout)
