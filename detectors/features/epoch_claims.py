@@ -53,7 +53,8 @@ class EpochClaims:
         for key, claim in list(self._claims.open.items()):
             if 0 <= over < self._epochs.get(key, -1):
                 continue
-            if event.name == "epoch.started" and event.attributes.get("reason") not in DECIDED and _is_symptom(claim):
+            decided = event.attributes.get("reason") in DECIDED and key not in self._ending  # of the epoch before; who ended one before that is still looked for
+            if event.name == "epoch.started" and not decided and _is_symptom(claim):
                 self._ending.setdefault(key, (event.time, why))
             else:
                 yield from self.withdraw(*key, event.time, why)

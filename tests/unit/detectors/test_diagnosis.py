@@ -366,6 +366,22 @@ def test_ends_of_workers_that_are_told_when_their_launcher_is_back_belong_to_its
     assert len({incident.id for incident in chain.reported}) == 1
 
 
+def test_a_launcher_whose_loss_is_told_when_its_node_is_back_in_the_job_explains_what_its_peers_cried() -> None:
+    hit = BEGAN + 5.3
+    without, back = (
+        msgspec.structs.replace(LAYOUT, epoch=2 + after, time=hit + 0.4 * (after + 1), reason=reason, placements=tuple(each for each in LAYOUT.placements if after or each.node != "node-1"))
+        for after, reason in ((0, "node lost"), (1, "node returned"))
+    )
+    frames = [replace(frame, layout=back) if frame.time > hit else frame for frame in healthy(12)]
+    cries = [event("peer.lost", node("node-1"), hit, seen_by="node-0"), raised(A, hit), raised(B, hit)]
+    frames.insert(5, replace(cut(hit + 0.01, *cries), reporting=frames[4].reporting))
+    for after, layout in enumerate((without, back)):
+        started = event("epoch.started", job(), layout.time, epoch=layout.epoch, reason=layout.reason)
+        frames.insert(6 + after, replace(cut_frame(layout.time, started, layout=layout), reporting=frames[4].reporting))
+    chain = Chain().feed(*frames)
+    assert [(each.cause, [who.entity.name for who in each.culprits], each.active) for each in chain.latest] == [("launcher lost", ["node-1"], False)]
+
+
 # --- the loss ----------------------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,15 @@ def test_a_peer_that_cried_because_its_group_was_ended_on_purpose_is_no_part_of_
     assert claims[-1].active is open_
 
 
+def test_what_a_peer_cried_stays_although_a_node_comes_back_in_a_further_epoch() -> None:
+    """Whose loss it was may be told only then: its agent speaks once a second."""
+    cry = event("exit", VICTIM, 9.99, epoch=1, code=1, **RESET)
+    lost, returned = (event("epoch.started", job(), 10.1 + after, epoch=2 + after, reason=reason) for after, reason in ((0, "node lost"), (1, "node returned")))
+    frames = [cut_frame(10.0, cry), cut_frame(10.2, lost), cut_frame(11.2, returned)]
+    assert [claim.active for claim in claims_of(Exits(), frames)] == [True]
+    assert [claim.active for claim in claims_of(Exits(), [*frames, cut_frame(20.2)])] == [True, False]
+
+
 def test_twin_what_a_late_peer_dies_of_is_not_told_beside_it() -> None:
     exits = Exits()
     begun, killed = event("epoch.started", job(), 11.0, epoch=2), event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
