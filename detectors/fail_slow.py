@@ -29,9 +29,10 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds, Share
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Kind, Layout, Step, digest_of
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
 from .features.compute_baseline import fitted, recalled, sample_of, shape_of, split_of
 from .features.compute_past import ComputePast
+from .features.current_steps import CurrentSteps
 from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
 from .features.peer_roles import PeerRoles, above_peers, median_of_role, peer_roles
 from .features.processor_signals import QUEUED, ProcessorSignals
@@ -107,8 +108,7 @@ class FailSlow:
     span_s: Seconds = 0.2
     """Shorter steps are one observation together."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _shape: tuple[int, ...] = field(default=(), init=False, repr=False)
     """How many ranks of each kind the layout has."""
@@ -128,17 +128,15 @@ class FailSlow:
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._over = max(self._over, epoch_over(event))
-                self._workers = ()
-                self._told.clear()
-                yield from self._claims.withdraw_all(event.time, why)
+        for event, why in self._steps.ends(frame):
+            self._workers = ()
+            self._told.clear()
+            yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
             return
         self._signals.update(frame)
-        for step in frame.steps:
-            if step.epoch > self._over and (summed := self._add(step, frame.layout)) is not None:
+        for step in self._steps.of(frame):
+            if (summed := self._add(step, frame.layout)) is not None:
                 self._sum = None
                 self._recall(frame.baselines.get(NAME))
                 yield from self._judge(summed, step.end)

@@ -14,7 +14,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 
 KIND = "grad_norm.jump"
 KNOWN = 20
@@ -38,23 +39,20 @@ class GradientNorm:
     """Times the level: told after ..."""
     lasting: Count = 5
     """... so many steps in succession."""
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _norms: deque[float] = field(default_factory=deque, init=False, repr=False)
     _large: list[float] = field(default_factory=list, init=False, repr=False)
     """The newest, as many as are large in succession."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._norms.clear()
-                self._large.clear()
-                self._over = max(self._over, epoch_over(event))
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
+        for event, why in self._steps.ends(frame):
+            self._norms.clear()
+            self._large.clear()
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
             norms = step.values.get("grad_norm")
-            if step.epoch > self._over and norms is not None and np.isfinite(norms).any():
+            if norms is not None and np.isfinite(norms).any():
                 yield from self._judge(step, np.where(np.isfinite(norms), norms, -np.inf), Entity(kind=Kind.JOB, name=frame.job))
 
     def _judge(self, step: Step, norms: np.ndarray, job: Entity) -> Iterator[Claim]:

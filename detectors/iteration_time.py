@@ -11,7 +11,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 from .features.robust_deviation import NORMAL_MAD
 from .features.step_time import iteration_time
 
@@ -40,20 +41,15 @@ class IterationTime:
     _times: deque[float] = field(default_factory=deque, init=False, repr=False)
     _last: deque[float] = field(default_factory=deque, init=False, repr=False)
     _skipped: int = field(default=-1, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and do not describe the current epoch."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._times.clear()
-                self._last.clear()
-                self._over = max(self._over, epoch_over(event))
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in frame.steps:
-            if step.epoch <= self._over:
-                continue
+        for event, why in self._steps.ends(frame):
+            self._times.clear()
+            self._last.clear()
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
             if step.epoch > self._skipped:  # the first step of an epoch compiles and fills caches
                 self._skipped = step.epoch
             elif step.epoch == self._skipped:

@@ -13,7 +13,8 @@ from eagle_eye.ranges import Count, Ratio
 from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 from .features.printed_losses import PrintedLoss, PrintedLosses
 from .features.robust_deviation import NORMAL_MAD
 
@@ -55,8 +56,7 @@ class Loss:
     _origins: tuple[int, tuple[str, ...]] = field(default=(-1, ()), init=False, repr=False)
     """The newest step, and the workers, fewer than half, whose gradient norm alone was no number in it."""
     _finite: int = field(default=0, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -64,16 +64,13 @@ class Loss:
         self._printed = PrintedLosses(self.printed_losses, self.printed_norms)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._losses.clear()
-                self._printed.begin_epoch(event.time)
-                self._bad_norms, self._origins = 0, (-1, ())
-                self._over = max(self._over, epoch_over(event))
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
-            if step.epoch > self._over:
-                yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
+        for event, why in self._steps.ends(frame):
+            self._losses.clear()
+            self._printed.begin_epoch(event.time)
+            self._bad_norms, self._origins = 0, (-1, ())
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
+            yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
         if frame.tick and not self._logged and (printed := self._printed.update(frame)) is not None:
             yield from self._judge_printed(printed, Entity(kind=Kind.JOB, name=frame.job), frame.time)
 

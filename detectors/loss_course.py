@@ -14,7 +14,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Share
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 from .features.loss_levels import BLOCK, LossLevels
 from .features.printed_losses import PrintedLosses
 
@@ -41,8 +42,7 @@ class LossCourse:
     sure: Ratio = 6.0
     """... which is so many standard errors flatter than half of it."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _logged: bool = field(default=False, init=False, repr=False)
     """The script has logged a loss: what it prints does not count."""
     _printed: PrintedLosses = field(default_factory=lambda: PrintedLosses(1, 1), init=False, repr=False)
@@ -59,14 +59,12 @@ class LossCourse:
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         job = Entity(kind=Kind.JOB, name=frame.job)
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._over = max(self._over, epoch_over(event))
-                self._printed.begin_epoch(event.time)
-                self._begins, self._above = True, 0
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
-            if step.epoch > self._over and (loss := _mean_of(step)) is not None:
+        for event, why in self._steps.ends(frame):
+            self._printed.begin_epoch(event.time)
+            self._begins, self._above = True, 0
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
+            if (loss := _mean_of(step)) is not None:
                 self._logged = True
                 yield from self._take(step.epoch != self._epoch, (float(step.number), step.end), loss, job)
                 self._epoch = step.epoch

@@ -14,7 +14,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 
 KIND = "loss_scale.collapsed"
 LEAST = 1.0
@@ -31,8 +32,7 @@ class LossScale:
     """Steps, or lines that hold one, in succession in which the scale does not fall: it has settled, and is measured against that."""
     fall: Ratio = 64.0
     """Times that it falls without settling: from where it had settled, or from its highest down to 1."""
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _logged: bool = field(default=False, init=False, repr=False)
     """The script logs it: what it prints does not count."""
     _settled: float = field(default=0.0, init=False, repr=False)
@@ -46,14 +46,12 @@ class LossScale:
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         job = Entity(kind=Kind.JOB, name=frame.job)
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._over = max(self._over, epoch_over(event))
-                self._settled = self._highest = self._last = 0.0
-                self._steady, self._since = 0, 0.0
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
-            if step.epoch > self._over and (scale := _lowest(step.values.get("loss_scale"))) is not None:
+        for event, why in self._steps.ends(frame):
+            self._settled = self._highest = self._last = 0.0
+            self._steady, self._since = 0, 0.0
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
+            if (scale := _lowest(step.values.get("loss_scale"))) is not None:
                 self._logged = True
                 yield from self._take(scale, f"step {step.number}", step.end, job)
         if frame.tick and not self._logged and (scale := _lowest(frame.metrics.get(Kind.WORKER, {}).get("printed_loss_scale"))) is not None:

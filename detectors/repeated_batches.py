@@ -15,7 +15,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count
 from eagle_eye.types import Claim, Doubles, Entity, Evidence, Integers, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 
 KIND = "data.repeated"
 VALUE = "batch_digest"
@@ -38,8 +39,7 @@ class RepeatedBatches:
     again: Count = 4
     """... or, from the first step behind a restart on, those of earlier steps."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _last: Doubles = field(default_factory=lambda: np.empty(0), init=False, repr=False)
     _same: Integers = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)
@@ -56,14 +56,12 @@ class RepeatedBatches:
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._over = max(self._over, epoch_over(event))
-                self._many = False
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
+        for event, why in self._steps.ends(frame):
+            self._many = False
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
             digests = step.values.get(VALUE)
-            if step.epoch > self._over and digests is not None and np.isfinite(digests).any():
+            if digests is not None and np.isfinite(digests).any():
                 yield from self._take(step, digests.astype(np.float64), Entity(kind=Kind.JOB, name=frame.job))
 
     def _take(self, step: Step, digests: Doubles, job: Entity) -> Iterator[Claim]:

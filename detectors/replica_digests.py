@@ -17,7 +17,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count
 from eagle_eye.types import Claim, Doubles, Entity, Evidence, Integers, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 
 KIND = "replica.differs"
 VALUE = "replica_digest"
@@ -42,8 +43,7 @@ class ReplicaDigests:
     """Digests in succession that were equal: those workers are replicas."""
     differing: Count = 2
     """Digests in succession in which one has to differ then."""
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _epoch: int = field(default=-1, init=False, repr=False)
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _most: int = field(default=0, init=False, repr=False)
@@ -52,14 +52,12 @@ class ReplicaDigests:
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._over = max(self._over, epoch_over(event))
-                self._workers = ()
-                yield from self._claims.withdraw_all(event.time, why)
-        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
+        for event, why in self._steps.ends(frame):
+            self._workers = ()
+            yield from self._claims.withdraw_all(event.time, why)
+        for step in self._steps.of(frame):
             digests = step.values.get(VALUE)
-            if step.epoch > self._over and digests is not None and self._add(step, digests.astype(np.float64)):
+            if digests is not None and self._add(step, digests.astype(np.float64)):
                 yield from self._judge(frame.job)
 
     def _add(self, step: Step, digests: Doubles) -> bool:

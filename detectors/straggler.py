@@ -32,7 +32,8 @@ from eagle_eye.ranges import Count, Delay, Ratio, Seconds, Share
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
 from .features.processor_signals import ProcessorSignals
 from .features.step_time import lower_quartile, phase, zero_if_unknown
@@ -85,8 +86,7 @@ class Straggler:
     recovered: Share = 0.3
     """The claim is withdrawn when the worker is slow in no more than this share of the window."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late and are ignored."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     _work_known: bool = field(default=False, init=False, repr=False)
@@ -97,19 +97,16 @@ class Straggler:
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._rows.clear()
-                self._slow_since.clear()
-                self._over = max(self._over, epoch_over(event))
-                yield from self._claims.withdraw_all(event.time, why)
+        for event, why in self._steps.ends(frame):
+            self._rows.clear()
+            self._slow_since.clear()
+            yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
             return
         self._signals.update(frame)
         before = len(self._rows), self._rows[-1].end if self._rows else 0.0
-        for step in frame.steps:
-            if step.epoch > self._over:
-                self._add_step(step, frame)
+        for step in self._steps.of(frame):
+            self._add_step(step, frame)
         if self._rows and (len(self._rows), self._rows[-1].end) != before:
             yield from self._judge(frame)
 

@@ -18,7 +18,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Seconds, Share
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims
+from .features.current_steps import CurrentSteps
 from .features.processor_signals import ProcessorSignals, UsualSignals
 from .features.throughput_level import NOBODY, Level, Span, StepCost, TypicalStep, cost_of, level_of, span_of, typical
 
@@ -60,8 +61,7 @@ class ThroughputLoss:
     window: Count = 60
     """Spans that make the level; judged from a sixth of it on."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps arrive late."""
+    _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _workers: int = field(default=0, init=False, repr=False)
     _names: tuple[str, ...] = field(default=(), init=False, repr=False)
     """Of the workers of the newest step."""
@@ -84,19 +84,15 @@ class ThroughputLoss:
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if why := ends_epoch(event):
-                self._over = max(self._over, epoch_over(event))
-                self._begin_epoch()
-                yield from self._claims.withdraw_all(event.time, why)
+        for event, why in self._steps.ends(frame):
+            self._begin_epoch()
+            yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
             return
         self._signals.update(frame)
         self._usual.update(self._signals, frame.moved.get(Kind.NODE), learn=self._is_steady)
         job = Entity(kind=Kind.JOB, name=frame.job)
-        for step in frame.steps:
-            if step.epoch <= self._over:
-                continue
+        for step in self._steps.of(frame):
             if self._claims.open and (step.epoch != self._epoch or len(step.workers) != self._workers):
                 yield from self._claims.withdraw_all(step.end, "its workers have changed")
             if self._add(step):

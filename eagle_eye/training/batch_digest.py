@@ -1,7 +1,7 @@
 """A digest of the data that a step is given: a loader that gives one batch again and again, and data that begin anew with a restart, are seen by it.
 
 Neither raises an error, and both spoil a training. Read are the first tensors and texts of a batch, of each 4,096 words of eight bytes that are spread over all of it: enough to tell batches apart, and tens of
-microseconds of the host's time. Of a tensor on a GPU a sum is made in the script's own stream, of which nothing is waited for. A batch with a part that cannot be read has none: what is left of it
+microseconds of the host's time. Of a tensor on a GPU a sum is made in the script's own stream, of which nothing is waited for: some tenths of a millisecond of the host's time. A batch with a part that cannot be read has none: what is left of it
 may be the same by right. Each step has a digest where it costs less than 0.02 % of it; else every so many-th, chosen by a hash of its number, so that data that come in a rhythm are not met in theirs.
 """
 
@@ -73,7 +73,9 @@ class BatchDigests:
         self._costs_ns.append(self._cost_ns)
         if len(self._costs_ns) == SAMPLES:
             self._every, self._shortest_s = interval(min(self._costs_ns) / 1e9, self._shortest_s, SHARE, 1), math.inf
-        return float(self._host) if self._device is None else (self._device + self._host) % PRIME
+        if self._device is None:
+            return float(self._host)
+        return (self._device + self._host if self._host else self._device) % PRIME
 
     def _take(self, part: Any) -> bool:
         """False: it cannot be read."""
@@ -87,7 +89,7 @@ class BatchDigests:
             return True
         found = _sum_on_gpu(flat)
         if found is not None:
-            self._device = found if self._device is None else (self._device * 31 + found) % PRIME
+            self._device = found if self._device is None else sys.modules["torch"].add(found, self._device, alpha=31)  # one kernel; it wraps around
         return found is not None
 
 
@@ -150,4 +152,4 @@ def _sum_on_gpu(flat: Any) -> Any | None:
         return None
     begin = -flat.storage_offset() % 8
     words = flat[begin : begin + (flat.numel() - begin) // 8 * 8].view(torch.int64)
-    return words[:: _stride(words.numel())].sum() % PRIME if words.numel() else None
+    return words[:: _stride(words.numel())].sum() if words.numel() else None
