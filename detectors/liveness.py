@@ -10,6 +10,7 @@ agent reports: then it is told although the launcher was back before anybody loo
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,6 +48,17 @@ class _Node:
     had_launcher: bool = False
 
 
+class _Miss(NamedTuple):
+    """A job went on, or stopped, without a launcher of it."""
+
+    epoch: int
+    """Without it; or in which it was replaced by another one."""
+    since: float
+    """When that was read."""
+    replaced: bool = False
+    """The next epoch has another launcher there."""
+
+
 @dataclass
 class Liveness:
     """Claims node.lost and launcher.lost; withdrawn when the node reports again, or the job begins an epoch with the launcher back."""
@@ -80,8 +92,8 @@ class Liveness:
     """Node → the first event that a session of its launcher broke, with whomever; kept when it opens again ..."""
     _reopened: set[str] = field(default_factory=set, init=False, repr=False)
     """... and until the next one breaks."""
-    _missed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False, repr=False)
-    """Node → the epoch in which its job went on, or stopped, without it, and when that was read; until it is clear what was lost."""
+    _missed: dict[str, _Miss] = field(default_factory=dict, init=False, repr=False)
+    """Node → that its job went on, or stopped, without its launcher; until it is clear what was lost."""
     _ended: dict[str, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """Node → when the loss of its launcher was told last, and in which epoch."""
     _back: set[str] = field(default_factory=set, init=False, repr=False)
@@ -170,7 +182,7 @@ class Liveness:
             return
         epoch = integer_attribute(event, "epoch")
         for name in filter(None, event.attributes.get("nodes", "").split(",")):
-            self._missed[name] = epoch, frame.time
+            self._missed[name] = _Miss(epoch, frame.time)
             if name in frame.reporting and self._silence(name, frame) is None and "agent" not in self._nodes.get(name, _Node()).lost:
                 proof = Evidence(text=f"the job stopped without the launcher on {name}, and the agent there reports", event=event.id)
                 yield from self._lose_launcher(name, event.time, proof, since=event.time, epoch=epoch)
@@ -199,9 +211,9 @@ class Liveness:
         if before is None or layout is None or layout.epoch <= before.epoch:
             return
         if layout.reason == WENT_ON:
-            self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), (layout.epoch, frame.time)))
-            back = {name for name in self._broke if name in layout.nodes and before.launchers.get(name, "") not in ("", layout.launchers.get(name))}
-            self._missed.update(dict.fromkeys(back, (layout.epoch - 1, frame.time)))
+            self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), _Miss(layout.epoch, frame.time)))
+        replaced = {name for name in self._broke if name in layout.nodes and before.launchers.get(name, "") not in ("", layout.launchers.get(name))}
+        self._missed.update(dict.fromkeys(replaced, _Miss(layout.epoch - 1, frame.time, replaced=True)))
 
     def _watch_clocks(self, frame: Frame) -> None:
         """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind. A clock that was set back is
@@ -257,7 +269,7 @@ class Liveness:
     def _judge_missed(self, frame: Frame) -> Iterator[Claim]:
         """A node whose agent goes on reporting has lost its launcher alone, and with it the workers there."""
         self._broke = {name: event for name, event in self._broke.items() if frame.time - event.time <= 3 * self.lease_s or name in self._missed}
-        for name, (epoch, since) in list(self._missed.items()):
+        for name, (epoch, since, replaced) in list(self._missed.items()):
             entity, silent = _entity(name), self._silence(name, frame)
             if (entity, "node.lost") in self._claims or frame.time - since > 3 * self.lease_s:
                 del self._missed[name]
@@ -265,9 +277,7 @@ class Liveness:
                 yield from self._judge_unheard(name, epoch, since, frame)
             elif silent is None and frame.time - (self._age(name, frame) or 0.0) > since:  # a batch was written there since
                 del self._missed[name]
-                layout = frame.layout
-                replaced = layout is not None and layout.reason == WENT_ON and layout.epoch == epoch + 1 and name in layout.nodes
-                how = f"epoch {epoch + 1} began as {name} was lost, and has another launcher there" if replaced else f"the job went on, or stopped, without {name} in epoch {epoch}"
+                how = f"the next epoch, {epoch + 1}, has another launcher on {name}" if replaced else f"the job went on, or stopped, without {name} in epoch {epoch}"
                 proof = Evidence(text=f"{how}, and the agent there reports")
                 yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 

@@ -285,22 +285,23 @@ def test_it_began_when_the_first_of_its_sessions_broke() -> None:
     assert claims[0].since == died
 
 
-def begun_with_all(frames: list[Frame], at: float, *, address: str) -> Iterator[Frame]:
-    """Of the epoch that began since a node was lost none is missing: that node is back, at this address."""
+def begun_with_all(frames: list[Frame], at: float, *, address: str, reason: str = "node lost") -> Iterator[Frame]:
+    """Of the epoch that began behind the loss none is missing: the node is back, with a launcher at this address."""
     first = frames[0].layout
     assert first is not None
-    after = msgspec.structs.replace(first, epoch=first.epoch + 2, reason="node lost", time=at, launchers={**first.launchers, LOST: address or first.launchers[LOST]})
+    after = msgspec.structs.replace(first, epoch=first.epoch + 2, reason=reason, time=at, launchers={**first.launchers, LOST: address or first.launchers[LOST]})
     return (replace(frame, layout=after if frame.time >= at else first) for frame in frames)
 
 
-def test_fault_a_launcher_that_another_one_has_replaced_before_the_job_went_on_without_it_is_told() -> None:
-    """Its workers had just been started: no agent had seen them, and nobody told their end."""
+@pytest.mark.parametrize("reason", ["node lost", "death"])
+def test_fault_a_launcher_that_another_one_has_replaced_before_the_job_went_on_without_it_is_told(reason: str) -> None:
+    """Its workers had just been started: no agent had seen them, and nobody told their end. Where all launchers are back, the epoch is begun for the worker that had died before."""
     died = BEGAN + 5.2
-    frames = begun_with_all(list(told(ticks(), died, peer(LOST, died), reset(died))), died + 1.3, address="127.0.0.1:9")
+    frames = begun_with_all(list(told(ticks(), died, peer(LOST, died), reset(died))), died + 1.3, address="127.0.0.1:9", reason=reason)
     first, last = claims_of(Liveness(), frames)
     assert kinds([first, last]) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
     assert first.since == died, "when its session broke, so that what its peers saw follows from it"
-    assert "epoch 3 began as node-1 was lost, and has another launcher there" in first.evidence[-1].text
+    assert "the next epoch, 3, has another launcher on node-1" in first.evidence[-1].text
 
 
 @pytest.mark.parametrize("seen", [True, False])
