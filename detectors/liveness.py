@@ -52,7 +52,7 @@ class _Miss(NamedTuple):
     """A job went on, or stopped, without a launcher of it."""
 
     epoch: int
-    """Without it; or in which it was replaced by another one."""
+    """The last one with it."""
     since: float
     """When that was read."""
     replaced: bool = False
@@ -110,7 +110,7 @@ class Liveness:
                 self._nodes[event.node].heard_at = frame.time
             if event.name == "exit" and event.attributes.get("launcher") == "ended" and not self._over:
                 proof = Evidence(text=f"worker {event.entity.name} has ended, and its launcher before it", event=event.id)
-                epoch = self._layout.epoch if self._layout is not None else 0
+                epoch = self._missed[event.node].epoch if event.node in self._missed else self._layout.epoch if self._layout is not None else 0
                 yield from self._lose_launcher(event.node, event.time, proof, since=event.time, epoch=epoch)
         if frame.layout is not None:
             for name in self._nodes.keys() & frame.layout.launchers.keys():
@@ -188,8 +188,10 @@ class Liveness:
                 yield from self._lose_launcher(name, event.time, proof, since=event.time, epoch=epoch)
 
     def _opened(self, name: str, event: Event) -> Iterator[Claim]:
-        """An agent; or a launcher, whose loss is over with the epoch: its workers have ended with it, which is told when it is back already."""
+        """The loss of a launcher is not over then, but with its epoch: that its workers have ended with it is told later."""
         role = event.attributes.get("role", "agent")
+        if role == "launcher":
+            self._back.add(name)
         node = self._nodes.get(name)
         if node is None:
             return
@@ -197,7 +199,6 @@ class Liveness:
         if role == "launcher":
             self._reopened.add(name)
             node.unreached = node.orphan = None
-            self._back.add(name)
         else:
             yield from self._claims.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
         if not node.lost:
@@ -211,7 +212,7 @@ class Liveness:
         if before is None or layout is None or layout.epoch <= before.epoch:
             return
         if layout.reason == WENT_ON:
-            self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), _Miss(layout.epoch, frame.time)))
+            self._missed.update(dict.fromkeys(set(before.nodes) - set(layout.nodes), _Miss(layout.epoch - 1, frame.time)))
         replaced = {name for name in self._broke if name in layout.nodes and before.launchers.get(name, "") not in ("", layout.launchers.get(name))}
         self._missed.update(dict.fromkeys(replaced, _Miss(layout.epoch - 1, frame.time, replaced=True)))
 
@@ -256,6 +257,8 @@ class Liveness:
                 yield from self._lose_node(name, node, silent, third, frame.time)
         elif silent is None and node.orphan is not None and self._launcher_alone(name, node, frame):
             event = node.lost["launcher"]
+            if node.orphan.time < event.time - 2 * self.lease_s:  # of a loss before
+                return
             proofs = (
                 Evidence(text=f"the session of the launcher on {name} is gone", event=event.id),
                 Evidence(text=f"the agent on {name} still reports, and says that the launcher has ended", event=node.orphan.id),
@@ -263,7 +266,8 @@ class Liveness:
             claim = Claim(
                 entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
             )
-            self._ended[name] = frame.time, frame.layout.epoch if frame.layout is not None else 0
+            if (claim.entity, claim.kind) not in self._claims:
+                self._ended[name] = frame.time, frame.layout.epoch if frame.layout is not None else 0
             yield from self._claims.report(claim, revise=False)
 
     def _judge_missed(self, frame: Frame) -> Iterator[Claim]:
@@ -277,7 +281,7 @@ class Liveness:
                 yield from self._judge_unheard(name, epoch, since, frame)
             elif silent is None and frame.time - (self._age(name, frame) or 0.0) > since:  # a batch was written there since
                 del self._missed[name]
-                how = f"the next epoch, {epoch + 1}, has another launcher on {name}" if replaced else f"the job went on, or stopped, without {name} in epoch {epoch}"
+                how = f"epoch {epoch + 1} has another launcher on {name}" if replaced else f"the job went on, or stopped, without {name} after epoch {epoch}"
                 proof = Evidence(text=f"{how}, and the agent there reports")
                 yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 
@@ -288,7 +292,7 @@ class Liveness:
             del self._missed[name]
         elif frame.time - since > self.lease_s:  # the first word of an agent that lives would have come
             del self._missed[name]
-            proof = Evidence(text=f"the job went on without {name} in epoch {epoch}, and no agent reports from there")
+            proof = Evidence(text=f"the job went on without {name} after epoch {epoch}, and no agent reports from there")
             yield from self._lose_launcher(name, frame.time, proof, since=since - self.lease_s, epoch=epoch)
 
     def _lose_launcher(self, name: str, time: float, proof: Evidence, *, since: float, epoch: int) -> Iterator[Claim]:

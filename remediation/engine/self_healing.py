@@ -50,8 +50,7 @@ def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
 
 
 def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
-    """The job's own repair, as a plan: no command was sent, but it is recorded like any other. Of an elastic job it is one repair, which goes on
-    with the epoch in which the node or worker comes back."""
+    """The job's own repair, as a plan: no command was sent, but it is recorded like any other."""
     workers = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
     lost = begun.reason == "node lost" and bool(nodes)  # of a worker that failed beside it the epoch is a restart
@@ -61,7 +60,7 @@ def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: f
     )
     skips = f"; its workers skip step {', '.join(map(str, begun.skipped))}" if begun.skipped else ""
     return Plan(
-        id=digest_of(tracked.incident.id, action, tracked.epoch if begun.in_place else begun.epoch),
+        id=digest_of(tracked.incident.id, action, begun.epoch),
         incident=tracked.incident.id,
         action=action,
         targets=(target,),
@@ -92,8 +91,16 @@ class SelfHealing:
     def epoch_started(self, tracked: TrackedIncident, job: JobState) -> None:
         """A new epoch, whatever started it, may have ended the fault."""
         started = answer_to(tracked, job)
-        if started is not None and tracked.incident.id not in self.state.verifications:
-            self.contained(tracked, started)
+        if started is None or tracked.incident.id in self.state.verifications or (started.in_place and self._is_healed(tracked)):
+            return
+        self.contained(tracked, started)
+
+    def _is_healed(self, tracked: TrackedIncident) -> bool:
+        """The elastic job has healed it in place already: that a node or worker comes back is no second repair, where none is planned."""
+        history = self.state.history
+        done = {outcome.plan for outcome in history.outcomes() if (outcome.incident, outcome.action, outcome.state) == (tracked.incident.id, "heal_in_place", "done")}
+        mine = (history.plans[plan] for plan in done if plan in history.plans)
+        return tracked.plan is None and any(plan.own and plan.targets[0].epoch >= tracked.epoch for plan in mine)
 
     def contained(self, tracked: TrackedIncident, begun: StartedEpoch) -> None:
         """The coordinator has healed it by itself; only what outlasts that is still to be done."""

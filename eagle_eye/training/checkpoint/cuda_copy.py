@@ -21,12 +21,13 @@ class CudaCopy:
     """Of one save; made by the training thread. `kernels`: of the devices that make sums; `cuda`: the module torch.cuda."""
 
     def __init__(self, devices: Iterable[torch.device], kernels: Mapping[torch.device, RowKernel], cuda: Any = torch.cuda) -> None:
-        self._cuda, self._kernels = cuda, kernels
+        self._cuda = cuda
         self._paces: dict[torch.device, tuple[Any, Any]] = {}
         """The events behind the last two calls of `copy`."""
         self._asked: dict[torch.device, list[int]] = {}
         self._copies = {device: cuda.Stream(device=device) for device in devices}
         self._checks = {device: cuda.Stream(device=device) for device in self._copies}
+        self._kernels = {device: kernel for device, kernel in kernels.items() if device in self._copies}
         self._all = (*self._copies.items(), *self._checks.items())
         for device, stream in self._all:
             stream.wait_stream(cuda.current_stream(device))  # the optimizer's kernels of the step before may still be queued
@@ -61,7 +62,7 @@ class CudaCopy:
         return found
 
     def keep_pace(self) -> None:
-        for before, _ in self._paces.values():
+        for before, _ in tuple(self._paces.values()):  # the training thread adds to them
             if before is not None:
                 before.synchronize()
 

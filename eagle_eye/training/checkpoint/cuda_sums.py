@@ -108,7 +108,7 @@ class RowKernel:
         if not entries:
             return
         if entries != self._entries:
-            self._entries, self._table = entries, self._to_device(torch.tensor(entries, dtype=torch.int64))
+            self._entries, self._table = entries, self._to_device(torch.tensor(entries, dtype=torch.int64, device="cpu"))
         made = torch.empty(sums, dtype=torch.int64, device=self._device), torch.zeros(len(entries), dtype=torch.int32, device=self._device)
         self._kernel(grid=(blocks, 1, 1), block=(_THREADS, 1, 1), args=[self._table, len(entries), *made])
         self._found = made
@@ -131,11 +131,24 @@ def row_kernel(device: torch.device, compile_: Callable[[str, str], Callable[...
     """None where it cannot be made, which is told; takes a second. Call it in a thread of our own, or before the training."""
     try:
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device=device)):  # not behind what the training has queued
-            kernel = RowKernel(device, (compile_ or torch.cuda._compile_kernel)(_SOURCE, _NAME))
+            kernel = RowKernel(device, (compile_ or _compiled)(_SOURCE, _NAME))
             prove(kernel, device)
     except Exception as error:  # noqa: BLE001 - torch, NVRTC or the driver: training goes on, and the host makes the sums
         _log.warning("sums of checkpoints are made by the host, which is slower: the kernel for %s cannot be used: %s", device, error)
         return None
+    return kernel
+
+
+def _compiled(source: str, name: str) -> Callable[..., None]:
+    """By NVRTC, which torch brings. Raises whatever torch does."""
+    from torch.utils import cpp_extension  # it imports setuptools: late, and only here
+
+    home = cpp_extension.CUDA_HOME
+    try:
+        cpp_extension.CUDA_HOME = home or "/usr"  # torch asks for the headers of a toolkit, which few machines have, and of which the source includes none
+        kernel: Callable[..., None] = torch.cuda._compile_kernel(source, name)
+    finally:
+        cpp_extension.CUDA_HOME = home
     return kernel
 
 

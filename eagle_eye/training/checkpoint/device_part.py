@@ -1,4 +1,4 @@
-"""The part of a state that lies on GPUs. Its copies are queued at once, by the training thread; its sums are made there, too, while nobody may write to it."""
+"""The part of a state that lies on GPUs. Its copies are queued a little at a time, by a thread, and the rest of them by the optimizer's step that is about to write; its sums are made there, too."""
 
 import sys
 import threading
@@ -58,6 +58,7 @@ class DevicePart:
         self._guarded = [placed for placed in tensors if placed.guards]
         self._left: deque[_Piece] = deque()
         """What is not queued yet."""
+        self._error: Exception | None = None
         self.is_released = False
         """What is queued now may write to all of it."""
 
@@ -84,8 +85,12 @@ class DevicePart:
             while self._left and (not batch or size + self._left[0][1].nbytes <= most):
                 batch.append(self._left.popleft())
                 size += batch[-1][1].nbytes
-            if batch:
-                self._device.copy(*map(list, zip(*batch, strict=True)))
+            try:
+                if batch:
+                    self._device.copy(*map(list, zip(*batch, strict=True)))
+            except Exception as error:
+                self._error = error  # what was taken is not copied, whoever was to
+                raise
             return bool(batch)
 
     def release(self) -> None:
@@ -112,6 +117,8 @@ class DevicePart:
     def finish(self, sums: RowSums) -> Iterator[PlacedTensor]:
         """After `wait`: give the sums that are there; yields what the host has still to look through for values that are not finite. Raises StateChanged."""
         self._compare()
+        if self._error is not None:
+            raise self._error
         checked = self._device.checked()
         for number, placed in enumerate(self._guarded):
             if number in checked:

@@ -15,6 +15,7 @@ has no memory for it, a save is left out and the launcher is told. Without a lau
 """
 
 import atexit
+import contextlib
 import errno
 import logging
 import os
@@ -72,7 +73,7 @@ class MemoryCheckpoints:
         self._report = FailureReport(given)
         self._segment: MemorySegment | None = None
         self._pinned = False
-        self._mapped: MemorySegment | None = None
+        self._ready: MemorySegment | None = None
         """The segment that is ready for copies from GPUs, ..."""
         self._kernels: dict[torch.device, RowKernel] = {}
         """... which make the sums themselves."""
@@ -180,7 +181,7 @@ class MemoryCheckpoints:
         unseen, self._stepped = set(range(len(self._optimizers))) - self._stepped, set()
         if layout.on_gpu:
             for optimizer in unseen:
-                copy.wait(optimizer, WAIT_S)
+                self._wait(optimizer)
         return True
 
     def _finish(self, copy: StateCopy, layout: StateLayout, step: int, slot: int) -> None:
@@ -192,6 +193,8 @@ class MemoryCheckpoints:
             self._written(slot, SlotStamp(step, self._sequence + 1), finite)
         except Exception as error:  # noqa: BLE001 - it must not reach the training
             copy.fail(error)
+            with contextlib.suppress(Exception):  # it is told; nothing may write to the memory any more
+                copy.settle()
             self._failed(error, step, self._slots * layout.payload_bytes)
             return
         finally:
@@ -280,8 +283,8 @@ class MemoryCheckpoints:
         return segment.has_room(layout.table_bytes, layout.payload_bytes)
 
     def _is_ready(self, layout: StateLayout) -> bool:
-        """A predecessor's segment has room, and is not pinned yet for a GPU: it would copy to that while the training waits."""
-        return self._has_room(layout) and (not layout.on_gpu or self._mapped is self._segment)
+        """Room, and what copies from a GPU need: into a predecessor's memory, which is not pinned yet, they would be made while the training waits."""
+        return self._has_room(layout) and (not layout.on_gpu or self._ready is self._segment)
 
     def _reserve(self, layout: StateLayout, step: int = -1) -> None:
         """A segment with room for this state, that of the predecessor if it has. Does not raise."""
@@ -328,7 +331,7 @@ class MemoryCheckpoints:
             self._pinned = cuda_copy.pin(self._segment.address, len(self._segment.memory))
         made = {device: kernel for device in layout.gpus - self._kernels.keys() if (kernel := row_kernel(device)) is not None}
         self._kernels = {**self._kernels, **made}
-        self._mapped = self._segment
+        self._ready = self._segment if layout.on_gpu else None
 
     def _open(self) -> None:
         """The predecessor's segment, if there is one. Raises OSError if it is not ours."""
@@ -349,7 +352,7 @@ class MemoryCheckpoints:
             self._sequence, self.safe_step = newest.sequence, newest.step
 
     def _release(self) -> None:
-        segment, self._segment, self._mapped = self._segment, None, None
+        segment, self._segment, self._ready = self._segment, None, None
         if segment is None:
             return
         if self._pinned:
@@ -412,7 +415,8 @@ class MemoryCheckpoints:
 
     def forget(self) -> None:
         """In a forked child, which has no thread, and whose training, if any, is not this one: nothing is saved there."""
-        self._path = self._segment = self._copy = self._thread = None
+        self._path = self._segment = self._ready = self._copy = self._thread = None
+        self._pinned = False
 
 
 def _tensors_of(optimizer: Any) -> Iterable[torch.Tensor]:

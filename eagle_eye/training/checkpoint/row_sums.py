@@ -22,7 +22,7 @@ class RowSums:
     def __init__(self, memory: memoryview, offset: int, payload: int) -> None:
         count = rows_of(payload)
         self._rows = torch.frombuffer(memory, dtype=torch.int64, count=count * ROW // 8, offset=offset).view(count, ROW // 8) if count else torch.empty(0, ROW // 8)
-        self._sums = torch.zeros(count, dtype=torch.int64)
+        self._sums = torch.zeros(count, dtype=torch.int64, device="cpu")
         self._covered = bytearray(count)
 
     def add(self, at: int, size: int) -> None:

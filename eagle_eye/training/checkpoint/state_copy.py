@@ -110,7 +110,7 @@ class StateCopy:
         finally:
             with self._turn:
                 self._waiting -= 1
-        if self._device is not None:
+        if self._device is not None and self.failure is None:
             try:
                 self._device.release()
             except StateChanged as error:

@@ -18,7 +18,7 @@ from .coordinator_facts import (
     StopCommand,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import STALLS, begin, replace_workers
+from .epoch_formation import ISOLATED, STALLS, begin, replace_workers
 from .worker_handlers import exclude_leaving
 
 
@@ -120,10 +120,12 @@ def _evict_in_place(state: CoordinatorState, key: str, evicted: set[str], reques
 
     If they do not come to its end they are excluded, and the others do their part of the step.
     """
+    leaving = state.elastic.evicted_workers(evicted)
+    if state.stalls and not (leaving and state.may_go_on):  # nobody's workers are touched without a majority, nor for a node that is idle
+        return [CommandResult(command=key, error=STALLS if state.may_go_on else ISOLATED)]
     state.elastic.forgive(state.membership.evicted - evicted)
     state.membership.evicted = evicted
     state.unanswered.append(key)
-    leaving = state.elastic.evicted_workers(evicted)
     state.elastic.registry.leaving |= leaving
     if state.stalls:
         return exclude_leaving(state, request)

@@ -204,6 +204,11 @@ class Coordinator:
         return self._state.candidate
 
     @property
+    def stalls(self) -> bool:
+        """Perhaps nobody comes to the end of the step: an elastic job changes nothing of its own before that is known."""
+        return self._state.in_place and self._state.stalls
+
+    @property
     def isolated(self) -> bool:
         """It trains, and no majority has been there for a lease: others may have gone on."""
         return self._state.isolated and self._state.phase is JobPhase.RUNNING

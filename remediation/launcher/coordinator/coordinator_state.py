@@ -172,7 +172,7 @@ class CoordinatorState:
 
     @property
     def stalls(self) -> bool:
-        """RUNNING: nobody comes to the end of this step: a launcher of the epoch cannot be reached, or connections between workers broke."""
+        """RUNNING: perhaps nobody comes to the end of this step: a launcher of the epoch cannot be reached, or connections between workers broke."""
         return bool(self.suspects) or (self.phase is JobPhase.RUNNING and self.timers.armed(ReconnectTimeout))
 
     @property

@@ -30,6 +30,7 @@ from .coordinator_effects import (
     Start,
 )
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
+from .epoch_formation import STALLS
 from .membership import Member, place_in, precedes
 from .quorum import Electorate
 from .worker_registry import JoinRequest
@@ -152,6 +153,8 @@ class EffectExecutor:
             raise Stale(f"epoch {command.epoch} of {command.job} is over: epoch {state.epoch} has begun; plan anew")
         if state.phase in {JobPhase.GATHERING, JobPhase.FORMING} and command.action in {"restart", "release", *COMMANDS}:
             raise TemporaryError(f"{command.job} is {state.phase}: ask again in a moment", delay=0.5)
+        if state.stalls and command.action in {"release", "rebalance", "resize"}:
+            raise TemporaryError(f"{command.job}: {STALLS}", delay=0.5)
         if command.action == "restart":
             return await self.answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_request(command)))
         if command.action == "release":

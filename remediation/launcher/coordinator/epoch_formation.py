@@ -154,7 +154,7 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
     if request.soft and not state.may_go_on:
         return state.answer(error=ISOLATED)
     if request.soft and state.stalls:
-        return state.answer(error=STALLS)  # the step would be waited for in vain; what is decided about the loss takes in who waits to join
+        return []  # the step might be waited for in vain; what is decided about the loss takes in who waits to join
     if not request.soft:
         state.timers.disarm(BoundaryTimeout, ReconnectTimeout)
     if request.in_place:

@@ -263,7 +263,26 @@ def test_fault_a_launcher_without_which_the_job_went_on_is_told_although_it_was_
     claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 0.06, *events)), died + 0.1, back=died + 1.0))
     assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
     assert claims[0].since == died
-    assert "without node-1 in epoch 2" in claims[0].evidence[-1].text
+    assert "without node-1 after epoch 1" in claims[0].evidence[-1].text
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_its_loss_is_over_when_it_is_a_spare(back: bool) -> None:
+    """Another node has taken its place: no further epoch comes."""
+    died = BEGAN + 5.02
+    opened = sessions(LOST, died + 0.05, "launcher", opened=True) if back else ()
+    events = (peer(LOST, died), *sessions(LOST, died, "launcher"), *opened)
+    claims = claims_of(Liveness(), went_on(list(told(ticks(), died + 0.06, *events)), died + 0.1, back=died + 100.0))
+    assert kinds(claims) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)][: 2 if back else 1]
+
+
+def test_twin_an_end_that_was_told_long_ago_accuses_no_launcher_that_does_not_answer_now() -> None:
+    """It was of the launcher before, and told when the next one was there already."""
+    frames = list(told(list(told(ticks(count=24), BEGAN + 2.1, orphan(BEGAN + 2.0))), BEGAN + 18.1, *sessions(LOST, BEGAN + 18.1, "launcher")))
+    [layout] = {id(frame.layout): frame.layout for frame in frames if frame.layout is not None}.values()
+    again = msgspec.structs.replace(layout, epoch=layout.epoch + 1, reason="node returned")
+    claims = claims_of(Liveness(), [replace(frame, layout=again) if frame.time > BEGAN + 3 else frame for frame in frames])
+    assert [(claim.since, claim.active) for claim in claims] == [(BEGAN + 2.0, True), (BEGAN + 2.0, False)], "that one, and no other"
 
 
 def test_what_is_told_late_began_when_the_session_broke() -> None:
@@ -301,7 +320,7 @@ def test_fault_a_launcher_that_another_one_has_replaced_before_the_job_went_on_w
     first, last = claims_of(Liveness(), frames)
     assert kinds([first, last]) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
     assert first.since == died, "when its session broke, so that what its peers saw follows from it"
-    assert "the next epoch, 3, has another launcher on node-1" in first.evidence[-1].text
+    assert "epoch 3 has another launcher on node-1" in first.evidence[-1].text
 
 
 @pytest.mark.parametrize("seen", [True, False])

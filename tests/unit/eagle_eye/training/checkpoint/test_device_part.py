@@ -19,6 +19,8 @@ def queue(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> DeviceQueue:
     queue = DeviceQueue()
     monkeypatch.setattr(StateLayout, "on_gpu", True)
     monkeypatch.setattr(MemoryCheckpoints, "_device_copy", lambda *_: queue)
+    monkeypatch.setattr(torch.cuda, "cudart", FakeCuda().cudart)
+    assert trainer.memory.prepare(trainer.state())
     return queue
 
 
@@ -77,6 +79,21 @@ def test_large_states_are_queued_a_little_at_a_time(trainer: Trainer, queue: Dev
     assert other.memory.load(other.state()) is not None
     assert all(torch.equal(one, two) for one, two in zip(values, other.values(), strict=True))
     other.memory.close()
+
+
+def test_a_save_of_which_a_piece_could_not_be_queued_does_not_count(trainer: Trainer, queue: DeviceQueue, late: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimizer's step takes what is left, and the GPU has no memory for it; the thread finds nothing left."""
+    trainer.step()
+    assert trainer.memory.save(trainer.state(), 5)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(queue, "copy", refuse)
+    trainer.step()
+    late.set()
+    trainer.memory.finish()
+    assert trainer.memory.safe_step == -1
 
 
 def test_a_change_that_nobody_waited_for_is_seen(trainer: Trainer, queue: DeviceQueue, late: threading.Event) -> None:

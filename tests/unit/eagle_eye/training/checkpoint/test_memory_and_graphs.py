@@ -9,6 +9,7 @@ import torch
 
 from eagle_eye.training.checkpoint import cuda_copy, state_copy
 from eagle_eye.training.checkpoint.memory_layout import StateLayout
+from fakes.cuda_streams import FakeCuda
 from fakes.memory_trainer import Trainer
 
 
@@ -38,6 +39,8 @@ def test_a_copy_under_way_is_given_up_when_the_step_of_its_optimizer_is_captured
 @pytest.mark.usefixtures("unhurried")
 def test_where_no_step_of_the_optimizer_was_seen_all_of_it_is_queued_before_the_training_goes_on(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateLayout, "on_gpu", True)
+    monkeypatch.setattr(torch.cuda, "cudart", FakeCuda().cudart)
+    assert trainer.memory.prepare(trainer.state())
     trainer.saved(5)
     assert trainer.memory.save(trainer.state(), 6)
     copy = trainer.memory._copy
