@@ -27,6 +27,8 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import Event, Notice, Outcome
 
+SLOWER = frozenset({"slower worker", "slower node"})
+"""By some percent, of which nothing follows: a node that the other tests keep from computing is, for a while."""
 TOLD = ("stall", "resumed", "exit", "exception", "epoch.started")
 """Events that a test that fails shows."""
 LOOP = Path(__file__).with_name("loop.py")
@@ -104,7 +106,7 @@ def go_on(demo_job: DemoJob, steps: int) -> None:
 
 
 def accused_since(demo_job: DemoJob, moment: float) -> list[IncidentRecord]:
-    return [kept for kept in demo_job.record.seen_since(moment) if kept.incident.culprits]
+    return [kept for kept in demo_job.record.seen_since(moment) if kept.incident.culprits and kept.incident.cause not in SLOWER]
 
 
 def healed(demo_job: DemoJob, struck: drills.ActiveDrill, cause: str) -> IncidentRecord:
