@@ -89,6 +89,13 @@ def settled(reads: FetchedPartition, fetchers: int, offset: int = 0, topic: str 
     return reads
 
 
+def idle(reads: FetchedPartition) -> FetchedPartition:
+    """They have nothing to do: what was asked for ahead is there, and is not wanted."""
+    for each in reads.fetchers:
+        assert each.asked is None or each.receive(20.0) is not None
+    return reads
+
+
 def all_of(tailer: Tailer, count: int) -> list[Message]:
     found: list[Message] = []
     while len(found) < count:
@@ -107,7 +114,7 @@ def test_what_they_read_is_what_the_stream_holds(site: Site, fetchers: int) -> N
     site.fail = lambda: asked.append(1) or ""  # type: ignore[func-returns-value]
     tailer, found = Tailer(reads, TOPIC, 0, 0), list[Message]()
     while len(found) < 1000:
-        select.select([each._socket for each in reads.fetchers if each.asked is not None], [], [], 20.0)  # what was asked for ahead is there
+        select.select([each._socket for each in reads.fetchers if each.asked is not None], [], [], 20.0)
         found += tailer.read(LIMIT) or []
     assert found == site.stream.read(TOPIC, 0, 0, 2000)
     assert reads.fetched >= 900, "by them, not beside them"
@@ -215,7 +222,7 @@ def test_the_same_findings_follow_whoever_reads_the_records(site: Site, monkeypa
 
 def test_one_that_hangs_holds_nobody_up_twice_and_is_killed(site: Site) -> None:
     site.write(300)
-    reads = settled(site.reads(1, answer_s=0.1), 1)
+    reads = idle(settled(site.reads(1, answer_s=0.1), 1))
     site.fail = lambda: "hangs"
     tailer = Tailer(reads, TOPIC, 0, 0)
     assert len(all_of(tailer, 300)) == 300
