@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count, islice
 
 import torch
 
@@ -25,7 +26,6 @@ QUEUED_S = 0.2
 """Longer than the host takes to queue a digest."""
 STEP_S = 0.1
 """A short step for a model of a billion parameters on one GPU."""
-BATCH_STEPS = 200
 
 
 def digest(tensors: list[torch.Tensor]) -> int:
@@ -65,7 +65,7 @@ def costs(tensors: list[torch.Tensor]) -> Iterator[Row]:
     alone = [on_gpu(lambda: spin(QUEUED_S)) for _ in range(TRIES)]
     taken = [on_gpu(once) for _ in range(TRIES + 1)]
     host_s = statistics.median(host[1:])
-    gpu_s = statistics.median(on_gpu(lambda: behind_a_kernel(lambda _: once(), 0)) for _ in range(TRIES)) - statistics.median(alone)
+    gpu_s = statistics.median(on_gpu(lambda: behind_a_kernel(once)) for _ in range(TRIES)) - statistics.median(alone)
     yield Row(f"a digest of {size / 1e9:.1f} GB in {TENSORS} tensors on the GPU", f"{gpu_s * 1000:.2f} ms, {size / gpu_s / 1e9:.0f} GB/s", f"≥ {replica_digest.GPU_BYTES_PER_S / 1e9:.0f} GB/s", size / gpu_s >= replica_digest.GPU_BYTES_PER_S)
     every = replica_digest.interval(host_s + size / replica_digest.GPU_BYTES_PER_S, STEP_S)
     share = statistics.median(taken[1:]) / (every * STEP_S)
@@ -85,10 +85,10 @@ def batch_of(texts: int, images: int) -> dict[str, torch.Tensor]:
     return tokens | ({"images": torch.randn(images, 3, 224, 224, device="cuda").bfloat16()} if images else {})
 
 
-def behind_a_kernel(once: Callable[[int], object], step: int) -> None:
+def behind_a_kernel(act: Callable[[], object]) -> None:
     """All is queued when the GPU begins with it."""
     spin(QUEUED_S)
-    once(step)
+    act()
 
 
 def batches() -> Iterator[Row]:
@@ -104,13 +104,13 @@ def batches() -> Iterator[Row]:
             host.append(time.perf_counter() - began)
             return found
 
-        due = [step for step in range(100 * BATCH_STEPS) if batch_digest.is_due(step, 64)][:BATCH_STEPS]
+        due = list(islice((step for step in count() if batch_digest.is_due(step, 64)), 5 + TRIES))
         found = [once(step, given) for step, given in zip(due, (batch, batch, other, batch), strict=False)]
         told = [each.item() for each in found if isinstance(each, torch.Tensor)]
         yield Row(f"digests of {name}: the same, the same, others, the same", ", ".join(f"{each:.0f}" for each in told), "three equal", len(told) == 4 and told[0] == told[1] == told[3] != told[2])
         host.clear()
         alone = statistics.median(on_gpu(lambda: spin(QUEUED_S)) for _ in range(TRIES))
-        behind = statistics.median(on_gpu(lambda step=step: behind_a_kernel(once, step)) for step in due[4 : 4 + TRIES])  # type: ignore[misc]
+        behind = statistics.median(on_gpu(lambda step=step: behind_a_kernel(lambda: once(step))) for step in due[4 : 4 + TRIES])  # type: ignore[misc]
         share = statistics.median(host) / (replica_digest.interval(statistics.median(host), STEP_S, batch_digest.SHARE, 1) * STEP_S)
         yield Row(f"the same, of {name}: host, GPU; of the time at steps of {STEP_S * 1000:.0f} ms", f"{statistics.median(host) * 1e6:.0f} µs, {(behind - alone) * 1e6:.0f} µs; {share:.4%}", f"≤ {batch_digest.SHARE:.2%}", share <= batch_digest.SHARE)
         torch.cuda.synchronize()

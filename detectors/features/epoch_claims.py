@@ -17,7 +17,7 @@ class EpochClaims:
     """The open claims of one detector that a new epoch ends.
 
     A symptom (a peer's connection broke) outlives its epoch by `symptoms_stay_s`: what it is a symptom of may be found after the job has
-    healed itself, as a lost node is, and is to explain it. Where the new epoch was wanted nothing is left to be found.
+    healed itself, as a lost node is, and is to explain it. Where the new epoch was wanted nothing is left to be found of the one before it.
     """
 
     symptoms_stay_s: float
@@ -53,7 +53,7 @@ class EpochClaims:
         for key, claim in list(self._claims.open.items()):
             if 0 <= over < self._epochs.get(key, -1):
                 continue
-            decided = event.attributes.get("reason") in DECIDED and key not in self._ending  # of the epoch before; who ended one before that is still looked for
+            decided = event.attributes.get("reason") in DECIDED and key not in self._ending
             if event.name == "epoch.started" and not decided and _is_symptom(claim):
                 self._ending.setdefault(key, (event.time, why))
             else:

@@ -64,14 +64,14 @@ class DevicePart:
 
     def queue(self) -> None:
         """First what no optimizer guards: nobody would wait before it is changed."""
-        free = [number for number, placed in enumerate(self._tensors) if not placed.guards]
+        free = [(target, placed.tensor) for target, placed in zip(self._targets, self._tensors, strict=True) if not placed.guards]
         if free:
-            self._device.copy([self._targets[number] for number in free], [self._tensors[number].tensor for number in free])
+            self._device.copy(*map(list, zip(*free, strict=True)))
             self._device.release()
         self._device.check([placed.tensor for placed in self._guarded])
-        for number, placed in enumerate(self._tensors):
+        for target, placed in zip(self._targets, self._tensors, strict=True):
             if placed.guards:
-                self._left.extend(_pieces(self._targets[number], placed.tensor))
+                self._left.extend(_pieces(target, placed.tensor))
 
     def copy(self) -> None:
         """In the thread: the rest, a little at a time, since what the training itself fetches from the device comes behind all that is queued."""
@@ -95,8 +95,7 @@ class DevicePart:
 
     def release(self) -> None:
         """Before an optimizer's step. Raises StateChanged."""
-        while self._queue(sys.maxsize):
-            pass
+        self._queue(sys.maxsize)
         self._compare()
         self._device.release()
 
