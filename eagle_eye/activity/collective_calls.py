@@ -125,8 +125,15 @@ def _side(entry: Mapping[str, Any], side: str) -> tuple[object, object]:
     return entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
 
 
+def _possible(numbers: Sequence[int]) -> Sequence[int]:
+    """Those that a collective can have: a number that is none costs itself alone."""
+    if min(numbers) >= 0 and max(numbers) <= LARGEST_NUMBER:
+        return numbers
+    return [number for number in numbers if 0 <= number <= LARGEST_NUMBER]
+
+
 def _ring(parts: Sequence[tuple[int, Sequence[int]]], *, countable: bool) -> CallRing:
-    valid = [(call, numbers) for call, numbers in parts if min(numbers) >= 0 and max(numbers) <= LARGEST_NUMBER]
+    valid = [(call, _possible(numbers)) for call, numbers in parts]
     keys = [number << 32 | call for call, numbers in valid for number in numbers]
     batches: frozenset[int] = frozenset()
     if len(set().union(*(numbers for _, numbers in valid))) < len(keys):

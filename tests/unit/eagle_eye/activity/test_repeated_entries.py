@@ -72,6 +72,14 @@ def test_of_every_group_the_oldest_pending_and_the_newest_collective_and_what_wa
         assert [(each.number, f"nccl:{each.operation}") for each in found if not each.over][:1] == pending
 
 
+@pytest.mark.parametrize("numbers", [(5, 5, 5, 1 << 31), (5, 6, 7, 1 << 40), (1 << 31, 5, 6, 7)])
+def test_a_number_that_no_collective_has_costs_itself_alone(numbers: tuple[int, ...]) -> None:
+    ring = record([entry(number) for number in numbers])
+    whole = dump_of(ring).rings["0", "nccl"]
+    assert {key >> 32 for key in whole.keys} | whole.batches == {number for number in numbers if number < 10}
+    assert read(torch_pickle(ring)).rings["0", "nccl"] == whole
+
+
 def test_of_a_ring_of_torch_nearly_nothing_is_built() -> None:
     ring = [entry(number, number % 2, shapes=SHAPES[3]) for number in range(1, 2000)] + [entry(2000, over=False)]
     left, cut, _ = without_repetition(torch_pickle(record(ring)))
