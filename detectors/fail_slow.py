@@ -219,8 +219,7 @@ class FailSlow:
         """An observation more."""
         roles, past = self._roles, self._past
         compute = _logarithm(summed.own / summed.work)
-        # the queue is read late and coarsely: who stood in it for a share q is given 1 / (1 - q) twice, as by the straggler detector
-        allowed = -2.0 * np.log1p(-np.minimum(self._queued(self._workers).astype(np.float64), QUEUED))
+        allowed = self._allowed()
         beside_peers = roles.compared(compute, self.peers) - allowed
         beside_past = self._changed(compute - past.levels) - allowed
         past.add(compute)
@@ -229,6 +228,15 @@ class FailSlow:
         self._beside_past.update(beside_past, np.maximum(least, 0.5 * self._beside_past.noise.scales()), roles.role, summed.begin)
         self._rows.append((beside_peers.astype(np.float32), beside_past.astype(np.float32)))
         yield from self._report(now, summed.own / np.maximum(summed.step_s, 1e-9))
+
+    def _allowed(self) -> Doubles:
+        """The queue is read late and coarsely: who stood in it for a share q is given 1 / (1 - q) twice, as by the straggler detector, less what its peers are given.
+
+        Where all stand in it alike, as the workers of a node with few processors do, the reading is as wrong for each of them.
+        """
+        given: Doubles = -2.0 * np.log1p(-np.minimum(self._queued(self._workers).astype(np.float64), QUEUED))
+        beyond = self._roles.compared(given, self.peers)
+        return np.where(np.isfinite(beyond), np.maximum(beyond, 0.0), given)
 
     def _changed(self, changes: Doubles) -> Doubles:
         """How much more each worker changed than its peers; of those without enough of them, than all workers."""

@@ -223,6 +223,19 @@ def test_twin_a_worker_that_waits_for_a_processor_is_not_sick(queued: float, nam
     assert kinds(found) == ([("worker.slower", "run/node-1/1", True)] if named else [])
 
 
+@pytest.mark.parametrize(("others", "queued", "named"), [(11.0, 11.0, True), (11.0, 9.0, True), (3.0, 11.0, False), (np.nan, 11.0, False)])
+def test_fault_where_all_wait_alike_for_a_processor_who_is_slow_is_named(others: float, queued: float, named: bool) -> None:
+    """As the workers of a node with few processors do: the run queue excuses who stands in it longer than its peers."""
+
+    def waiting(frame: Frame) -> Frame:
+        percent = np.full(8, others, np.float32)
+        percent[3] = queued
+        return replace(frame, entities={Kind.WORKER: frame.layout.workers if frame.layout else ()}, metrics={Kind.WORKER: {"runqueue_percent": percent}})
+
+    found = told(map(waiting, frames(ONSET + 60, slower(3, 1.10, ONSET))))
+    assert kinds(found) == ([("worker.slower", "run/node-1/1", True)] if named else [])
+
+
 @pytest.mark.parametrize(("used", "of_workers", "named"), [(97.0, 100.0, False), (80.0, 100.0, True), (97.0, 800.0, True), (np.nan, np.nan, True)])
 def test_twin_a_worker_of_a_node_that_is_full_of_other_processes_is_not_sick(used: float, of_workers: float, named: bool) -> None:
     """Caches and the two threads of a core are shared, and no run queue shows it. `of_workers`: percent of a processor that each of two workers of the node uses, of 16."""
