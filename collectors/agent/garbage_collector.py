@@ -5,6 +5,7 @@ next launcher of the run directory when it starts.
 """
 
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from collectors.worker.procfs import alive
 from eagle_eye.errors import RingError
 from eagle_eye.training import group_progress, live_flight_recorder
 from eagle_eye.training.checkpoint.memory_segment import SUFFIX, UNFINISHED, segment_of
+from eagle_eye.training.checkpoint.shared_chunks import CHUNK_SUFFIX
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import digest_of
 
@@ -43,6 +45,7 @@ def collect_garbage(
     garbage += [path for path in rings if _is_orphaned_ring(path, launched, node, now)]
     segments = [path for ending in ("", f".*{UNFINISHED}") for path in shared.glob(f"eagle-eye-*-{home}-*{SUFFIX}{ending}")]
     garbage += [path for path in segments if _is_orphaned_segment(path, launched, node, now)]
+    garbage += [path for path in shared.glob(f"eagle-eye-*-{home}-*{CHUNK_SUFFIX}") if _age_s(path, now) > YOUNG_S and _may_remove(path)]
     garbage += [path for path in run_dir.glob("*.sock") if _is_orphaned_socket(path, launched, now)]
     garbage += [Path(beside(str(path))) for path in garbage if path.suffix == ".sock" for beside in BESIDE]
     return [path for path in dict.fromkeys(garbage) if _remove(path)]
@@ -104,6 +107,14 @@ def _has_no_listener(path: Path) -> bool:
     except OSError:  # busy, no socket at all, gone meanwhile, another user's, or no descriptor is left
         return False
     return False
+
+
+def _may_remove(path: Path) -> bool:
+    """It is ours, or everything is."""
+    try:
+        return os.geteuid() in (0, path.lstat().st_uid)
+    except OSError:
+        return False
 
 
 def _age_s(path: Path, now: float) -> float:

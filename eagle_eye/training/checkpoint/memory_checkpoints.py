@@ -37,6 +37,7 @@ from .memory_report import FailureReport
 from .memory_restore import LoadedState, restore
 from .memory_segment import (
     SLOTS,
+    VARIABLE,
     MemorySegment,
     SlotStamp,
     TornCopy,
@@ -45,7 +46,6 @@ from .memory_segment import (
 )
 from .state_copy import StateCopy
 
-VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
 COPIES_VARIABLE = "EAGLE_EYE_CHECKPOINT_COPIES"
 """How many states the memory is to hold: one more where they are copied to another node. From the launcher."""
 WAIT_S = 5.0

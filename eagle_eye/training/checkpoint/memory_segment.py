@@ -38,6 +38,8 @@ ROW = 1 << 16
 SLOTS, SLOTS_WITH_BACKUP = 2, 3
 """Of a segment; of one whose copies go to another node."""
 _MOST_SLOTS = 8
+VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
+"""The file of a worker, from its launcher."""
 SUFFIX = ".memory"
 """Of the file's name."""
 UNFINISHED = ".new"

@@ -27,6 +27,7 @@ from eagle_eye.training.thread_map import thread_map
 
 from . import crc32_sums
 from .manifest import ELEMENT_BITS, ChunkSums, ShardFile, UnusableCheckpoint
+from .shared_chunks import SharedChunks
 
 if TYPE_CHECKING:
     import torch
@@ -262,7 +263,7 @@ def read_needed(folder: StoragePath, shard: ShardFile, needed: Callable[[Mapping
         return read(folder, shard)
     path, size = folder / shard.name, shard.chunks.bytes
     there = set[int]()
-    with _opened(path, shard) as source, memoryview(content := mmap.mmap(-1, shard.bytes)) as view:  # what is not written to takes no memory
+    with _opened(path, shard, shared=True) as source, memoryview(content := mmap.mmap(-1, shard.bytes)) as view:  # what is not written to takes no memory
 
         def fetch(*spans: ByteSpan) -> None:
             touched = {index for span in spans if span.size > 0 for index in range(span.begin // size, -(-min(span.end, shard.bytes) // size))}
@@ -281,6 +282,8 @@ def _read_chunk(source: "_ShardSource", view: memoryview, shard: ShardFile, inde
     assert shard.chunks is not None
     begin, end = index * shard.chunks.bytes, min((index + 1) * shard.chunks.bytes, shard.bytes)
     checksum, written = source.read(view[begin:end], begin), shard.chunks.crc32[index]
+    if checksum != written and source.alone is not None:
+        checksum = source.alone.read(view[begin:end], begin)
     if checksum != written:
         raise _changed(source.path, f"the CRC-32 of its bytes {begin} to {end}", checksum, written)
 
@@ -294,6 +297,8 @@ class _ShardSource(NamedTuple):
     threads: int
     read_into: Callable[[memoryview, int], int]
     """Fill this with what is there from that byte on; how many bytes. Called in several threads."""
+    alone: "_ShardSource | None" = None
+    """The shard itself, where this one is what another worker of the node may have fetched of it."""
 
     def read(self, view: memoryview, begin: int) -> int:
         """What is there from `begin` on; returns its CRC-32. Raises UnusableCheckpoint where the shard ends before."""
@@ -307,12 +312,14 @@ class _ShardSource(NamedTuple):
 
 
 @contextmanager
-def _opened(path: StoragePath, shard: ShardFile) -> Iterator[_ShardSource]:
-    """Nothing of a file of another size is read: what a manifest does not describe is nobody's."""
+def _opened(path: StoragePath, shard: ShardFile, *, shared: bool = False) -> Iterator[_ShardSource]:
+    """`shared`: what another worker of this node has just fetched of an object will do; each chunk is checked by itself. Nothing of a file of another size is read: what a manifest does not describe is nobody's."""
     if isinstance(path, ObjectPath):
         with _is_there(path):
             _require_size(path, path.stat().st_size, shard)
-        yield _ShardSource(path, shard.bytes, object_chunk_bytes(shard.bytes), object_path.THREADS, _range_reader(path))
+        alone = _ShardSource(path, shard.bytes, object_chunk_bytes(shard.bytes), object_path.THREADS, _range_reader(path, path.read_range))
+        chunks = SharedChunks.here() if shared else None
+        yield alone if chunks is None else alone._replace(read_into=_range_reader(path, _shared_range(path, shard, chunks)), alone=alone)
         return
     with _is_there(path):
         file = open_regular(path)
@@ -331,14 +338,20 @@ def _is_there(path: StoragePath) -> Iterator[None]:
         raise UnusableCheckpoint(f"{path} is missing. {_ELSEWHERE}") from None
 
 
-def _range_reader(path: ObjectPath) -> Callable[[memoryview, int], int]:
+def _range_reader(path: ObjectPath, read_range: Callable[[int, int], bytes]) -> Callable[[memoryview, int], int]:
     def read_into(view: memoryview, at: int) -> int:
         with _is_there(path):
-            data = path.read_range(at, at + len(view))
+            data = read_range(at, at + len(view))
         view[: len(data)] = data
         return len(data)
 
     return read_into
+
+
+def _shared_range(path: ObjectPath, shard: ShardFile, chunks: SharedChunks) -> Callable[[int, int], bytes]:
+    """A shard of another save never has the same name, sum and size."""
+    name = f"{path} {shard.crc32:08x} {shard.bytes}"
+    return lambda begin, end: chunks.read(name, begin, end - begin, lambda: path.read_range(begin, end))
 
 
 def _require_size(path: StoragePath, size: int, shard: ShardFile) -> None:

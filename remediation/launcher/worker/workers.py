@@ -17,6 +17,7 @@ import msgspec
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
 from eagle_eye.training.checkpoint.memory_segment import SUFFIX
+from eagle_eye.training.checkpoint.shared_chunks import CHUNK_SUFFIX
 from eagle_eye.training.ring_buffer import LoopState, RingReader, ScriptEnd
 from eagle_eye.types import Layout, RankPlacement, digest_of
 from remediation.launcher.coordinator.failure_signature import ended_by_itself
@@ -490,7 +491,7 @@ class Workers:
     def _sweep(self, keep_from: int | None) -> None:
         """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read. None: all, and checkpoints in memory."""
         for folder, prefix in ((self._ring_dir, self._rings), (self._settings.run_dir, f"{self._settings.run}-")):
-            ours = re.compile(rf"{re.escape(prefix)}(?:\d+(-(\d+)\.(ring|sock)|(?:-fetched)?{re.escape(SUFFIX)})|backup-\d+of\d+{re.escape(SUFFIX)})")  # run `7-1` beside run `7` keeps its own
+            ours = re.compile(rf"{re.escape(prefix)}(?:\d+(-(\d+)\.(ring|sock)|(?:-fetched)?{re.escape(SUFFIX)})|backup-\d+of\d+{re.escape(SUFFIX)}|[0-9a-f]+{re.escape(CHUNK_SUFFIX)})")  # run `7-1` beside run `7` keeps its own
             try:
                 for path in folder.glob("*.*"):
                     named = ours.match(path.name)

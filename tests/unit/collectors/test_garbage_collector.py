@@ -7,7 +7,7 @@ import socket
 import struct
 from pathlib import Path
 
-from collectors.agent.garbage_collector import MEMORY_KEPT_S, _has_no_listener, collect_garbage
+from collectors.agent.garbage_collector import MEMORY_KEPT_S, YOUNG_S, _has_no_listener, collect_garbage
 from collectors.agent.job_directory import JobDirectory
 from collectors.worker.procfs import ProcessHandle, alive
 from eagle_eye.clock import FakeClock
@@ -77,6 +77,19 @@ def test_checkpoints_in_memory_outlive_a_killed_launcher_for_a_time(tmp_path: Pa
     jobs, now = JobDirectory(tmp_path).read(), reserved.stat().st_mtime
     assert collect_garbage(tmp_path, jobs, now + MEMORY_KEPT_S - 60, "n1", shared) == [], "its launcher may be started again"
     assert collect_garbage(tmp_path, jobs, now + MEMORY_KEPT_S + 60, "n1", shared) == [paths["r0/n1/0"], reserved]
+
+
+def test_what_workers_shared_for_a_moment_goes_after_a_minute(tmp_path: Path, clock: FakeClock) -> None:
+    """Whoever left it: of an object that was loaded no more than a part lies there."""
+    shared, home = tmp_path / "shared", digest_of(str(tmp_path))[:8]
+    shared.mkdir()
+    left, elsewhere = shared / f"eagle-eye-0-r1-n1-{home}-0123abcd.chunk", shared / "eagle-eye-0-r1-n1-76543210-0123abcd.chunk"
+    for path in (left, elsewhere):
+        path.write_bytes(b"content")
+    write_listing(tmp_path, Trainer(tmp_path, 0, clock), launcher=os.getpid())
+    jobs, now = JobDirectory(tmp_path).read(), left.stat().st_mtime
+    assert collect_garbage(tmp_path, jobs, now + YOUNG_S - 10, "n1", shared) == []
+    assert collect_garbage(tmp_path, jobs, now + YOUNG_S + 10, "n1", shared) == [left]
 
 
 def header(worker: str, pid: int) -> bytes:

@@ -39,13 +39,13 @@ def test_checkpoints_in_memory_outlive_the_epochs_and_go_with_the_job(tmp_path: 
     workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
     memory = workers.memory_path(0)
     ring, reserved = workers._ring_of(0, 1), memory.with_name(f"{memory.name}.77.new")
-    backup, fetched = memory.with_name(memory.name.replace("-0.memory", "-backup-3of8.memory")), fetched_beside(memory)
-    for path in (memory, ring, reserved, backup, fetched):
+    backup, fetched, chunk = memory.with_name(memory.name.replace("-0.memory", "-backup-3of8.memory")), fetched_beside(memory), memory.with_name(memory.name.replace("-0.memory", "-0f1e2d.chunk"))
+    for path in (memory, ring, reserved, backup, fetched, chunk):
         path.touch()
     workers._sweep(2)
     assert (memory.exists(), reserved.exists(), backup.exists(), ring.exists()) == (True, True, True, False)
     workers.close()
-    assert [path for path in (memory, reserved, backup, fetched) if path.exists()] == []
+    assert [path for path in (memory, reserved, backup, fetched, chunk) if path.exists()] == []
 
 
 def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,25 @@ def test_a_rank_reads_the_chunks_that_it_needs_each_once_and_checks_them(ranges:
         restored(4, 3)
     ranges.clear()
     assert checkpoint.load(HOME) is None, "all of it is not what was written"
+
+
+def test_workers_of_a_node_read_what_they_need_alike_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: list[tuple[str, int, int]]) -> None:
+    """A chunk that lies in the node's memory changed is read from the store."""
+    monkeypatch.setenv("EAGLE_EYE_CHECKPOINT_MEMORY", str(tmp_path / "eagle-eye-0-run-node-0.memory"))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    checkpoint.save({"w": weight(3), "lr": 0.5}, 10, HOME)
+    for _ in range(2):
+        found = checkpoint.load(HOME)
+        assert found is not None
+        assert torch.equal(found[0]["w"], weight(3))
+    assert len(ranges) == 5
+    for chunk in tmp_path.glob("*.chunk"):
+        chunk.write_bytes(b"\xff" + chunk.read_bytes()[1:])
+    found = checkpoint.load(HOME)
+    assert found is not None
+    assert torch.equal(found[0]["w"], weight(3))
+    assert len(ranges) == 10
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_that_was_changed_or_is_cut_off_is_passed_over_for_an_older_one() -> None:
