@@ -62,8 +62,20 @@ def chosen(home: StoragePath, step: int | None) -> SavedCheckpoint:
     for each in unreadable:
         if step is not None and each.path.name == checkpoint_directory.manifest_name(step):
             raise EagleEyeError(each.reason)
-    there = ", ".join(str(entry.step) for entry in readable) or "none"
+    there = _steps(readable)
+    if len(others := places(home)) > 1:
+        there += f"; in {others[1]}, stored from memory: {_steps(checkpoint_directory.contents(others[1])[0])}; name that directory"
     raise EagleEyeError(f"there is no checkpoint {'' if step is None else f'of step {step} '}in {home}; there: {there}")
+
+
+def _steps(entries: Sequence[SavedCheckpoint]) -> str:
+    return ", ".join(str(entry.step) for entry in entries) or "none"
+
+
+def places(home: StoragePath) -> list[StoragePath]:
+    """The directory itself, and the one in it for what launchers have stored from memory, if it is there."""
+    stored = home / checkpoint_directory.FROM_MEMORY
+    return [home, *([stored] if stored.is_dir() else [])]
 
 
 def verify(entry: SavedCheckpoint, advance: Advance) -> VerifiedCheckpoint:
@@ -79,8 +91,12 @@ def verify(entry: SavedCheckpoint, advance: Advance) -> VerifiedCheckpoint:
 def copy(entry: SavedCheckpoint, target: StoragePath, advance: Advance) -> StoragePath:
     """Copy a checkpoint to another directory or store, its manifest last; returns that. Raises EagleEyeError for one that is damaged, and where its step is there."""
     path = target / entry.path.name
-    target.mkdir(parents=True, exist_ok=True)
-    if path.exists():
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        is_there = path.exists()
+    except OSError as error:
+        raise EagleEyeError(f"nothing can be copied to {target}: {error.strerror or error}; give a directory, or one that can be made") from error
+    if is_there:
         raise EagleEyeError(f"{path} is there already: give another directory, or delete it first")
     written: list[ShardFile] = []
     try:
@@ -94,7 +110,7 @@ def copy(entry: SavedCheckpoint, target: StoragePath, advance: Advance) -> Stora
         for shard in written:
             with contextlib.suppress(OSError):  # no manifest names it
                 (target / shard.name).unlink(missing_ok=True)
-        if isinstance(error, UnusableCheckpoint):
+        if isinstance(error, UnusableCheckpoint | OSError):
             raise EagleEyeError(f"nothing was copied: {error}") from error
         raise
     return path
@@ -122,12 +138,12 @@ def delete(home: StoragePath, entries: Sequence[SavedCheckpoint]) -> None:
 
 
 def convert(source: StoragePath, target: StoragePath, to: str | None, step: int | None) -> str:
-    """What `eagle-eye checkpoint convert` does; returns what was made. Raises EagleEyeError, OSError."""
+    """What `eagle-eye checkpoint convert` does; returns what was made. Raises EagleEyeError."""
     console = Console(stderr=True)
     try:
         with console.status(f"converting {source}"):
             return _convert_ours(source, _local(target), to, step) if to else _convert_theirs(_local(source), target, step)
-    except UnusableCheckpoint as error:
+    except (UnusableCheckpoint, OSError) as error:
         raise EagleEyeError(f"nothing was converted: {error}") from error
     except ModuleNotFoundError as error:
         raise EagleEyeError(f"the module {error.name!r} is missing: pip install 'eagle-eye[training]' where this command runs") from error

@@ -1,5 +1,6 @@
 """Flattens a nested state into a dict of tensors and a JSON value that says where each belongs, and back."""
 
+import json
 import math
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
@@ -10,19 +11,24 @@ _TENSOR, _ITEMS, _TUPLE, _FLOAT = "$tensor", "$items", "$tuple", "$float"
 def flatten(state: dict[str, Any], is_tensor: Callable[[Any], bool], root: str = "state") -> tuple[dict[str, Any], Any]:
     """Tensors by name (`root`, a dot, and the keys that lead to it), and the rest with a reference in the place of each.
 
-    Raises TypeError, naming the place, for a value that JSON cannot hold.
+    A key may hold a dot itself: where that gives two tensors one name, each is named by its keys as JSON, so that a name depends on its place alone, and not
+    on what was met before. Raises TypeError, naming the place, for a value that JSON cannot hold.
     """
     tensors: dict[str, Any] = {}
+    ambiguous: set[str] = set()
+    unlike = f"{root}.#"
 
-    def walk(value: Any, place: str) -> Any:
+    def walk(value: Any, place: str, keys: tuple[Any, ...]) -> Any:
         if is_tensor(value):
-            name = place if place not in tensors else f"{place}#{len(tensors)}"  # a key may hold a dot itself
+            name = f"{unlike}{json.dumps(keys)}" if place in ambiguous or place.startswith(unlike) else place
+            if name in tensors:
+                ambiguous.add(name)
             tensors[name] = value
             return {_TENSOR: name}
         if isinstance(value, dict):
-            return _walk_dict(value, place, walk)
+            return _walk_dict(value, place, keys, walk)
         if isinstance(value, list | tuple):
-            items = [walk(item, f"{place}.{index}") for index, item in enumerate(value)]
+            items = [walk(item, f"{place}.{index}", (*keys, index)) for index, item in enumerate(value)]
             return items if isinstance(value, list) else {_TUPLE: items}
         if isinstance(value, float) and not math.isfinite(value):
             return {_FLOAT: str(float(value))}  # JSON has no word for these
@@ -30,7 +36,11 @@ def flatten(state: dict[str, Any], is_tensor: Callable[[Any], bool], root: str =
             return value
         raise TypeError(f"a checkpoint cannot hold {type(value).__name__} at {place!r}: store numbers, text or tensors")
 
-    return tensors, walk(state, root)
+    rest = walk(state, root, ())
+    if ambiguous:
+        tensors.clear()
+        rest = walk(state, root, ())
+    return tensors, rest
 
 
 def unflatten(tensors: dict[str, Any], rest: Any) -> Any:
@@ -106,11 +116,11 @@ def _union(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
     }
 
 
-def _walk_dict(value: dict[Any, Any], place: str, walk: Callable[[Any, str], Any]) -> Any:
+def _walk_dict(value: dict[Any, Any], place: str, keys: tuple[Any, ...], walk: Callable[[Any, str, tuple[Any, ...]], Any]) -> Any:
     for key in value:
         if not isinstance(key, bool | int | float | str):
             raise TypeError(f"a checkpoint cannot hold the key {key!r} at {place!r}: use text or numbers")
-    items = [(key, walk(item, f"{place}.{key}")) for key, item in value.items()]
+    items = [(key, walk(item, f"{place}.{key}", (*keys, key))) for key, item in value.items()]
     if all(isinstance(key, str) and not key.startswith("$") for key in value):
         return dict(items)
     return {_ITEMS: [list(item) for item in items]}  # JSON knows text keys only, an optimizer has numbers

@@ -152,8 +152,8 @@ FAULTS: tuple[LiveFault, ...] = (
     *_once("NaN in one gradient", "one number of its gradient, before the all-reduce", strikes.ordered("bad_gradient"), "loss not finite", marked=2, unmarked=1),
     _of_worker("flipped bit", MARKED, "bit 27 of one weight, which is in the exponent", strikes.ordered("flipped_bit", 27), "silent corruption", 1),
     _of_worker("flipped bit", UNMARKED, "bit 20 of one weight, which is in the mantissa", strikes.ordered("flipped_bit", 20), "silent corruption", 2),
-    _of_worker("gc storm", MARKED, "20,000 objects in cycles, and two full collections, at each step", strikes.ordered("garbage", 20_000), "garbage collection", 3),
-    _of_worker("gc storm", UNMARKED, "20,000 objects in cycles, and two full collections, at each step", strikes.ordered("garbage", 20_000), "garbage collection", 0),
+    _of_worker("gc storm", MARKED, "200,000 objects in cycles, and two full collections, at each step", strikes.ordered("garbage", 200_000), "garbage collection", 3),
+    _of_worker("gc storm", UNMARKED, "200,000 objects in cycles, and two full collections, at each step", strikes.ordered("garbage", 200_000), "garbage collection", 0),
     _of_worker("slow data of one rank", MARKED, "each batch comes 80 ms later", strikes.ordered("slow_data", 0.08), "slow input", 1),
     LiveFault(
         name="slow data of all ranks (marked)", script=MARKED, made="each batch comes 80 ms later", strike=strikes.ordered("slow_data", 0.08),

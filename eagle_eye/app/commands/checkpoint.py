@@ -12,6 +12,7 @@ from eagle_eye.app import checkpoint_files, options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table, print_text
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
+from eagle_eye.errors import EagleEyeError
 from eagle_eye.training.checkpoint import KEPT, SavedCheckpoint, checkpoint_directory
 from eagle_eye.training.object_path import SCHEME, StoragePath, storage_path
 from eagle_eye.training.storage_failure import size_text
@@ -93,19 +94,22 @@ def ls(directory: str, json_lines: bool, wide: bool) -> None:
       eagle-eye checkpoint ls --json
     """
     home = checkpoint_files.existing_directory(directory)
-    stored = home / checkpoint_directory.FROM_MEMORY
-    found = {place: checkpoint_directory.contents(place) for place in (home, *([stored] if stored.is_dir() else []))}
+    found = {place: checkpoint_directory.contents(place) for place in checkpoint_files.places(home)}
     if not (any(map(any, found.values())) or json_lines):
         click.echo(f"no checkpoint in {home}")
         return
     listed = {place: [(entry, entry.missing) for entry in readable] for place, (readable, _) in found.items()}
     for place, (readable, unreadable) in found.items():
-        if place == stored and not json_lines:
-            print_text(Console(), f"stored from memory, in {place}:")
+        _print_place(home, place, json_lines=json_lines)
         if json_lines or readable or unreadable:
             _print(listed[place], unreadable, "complete", json_lines=json_lines, wide=wide)
     if not json_lines:
         _print_newest([entry for rows in listed.values() for entry, missing in rows if entry.finite and not missing])
+
+
+def _print_place(home: StoragePath, place: StoragePath, *, json_lines: bool) -> None:
+    if place != home and not json_lines:
+        print_text(Console(), f"stored from memory, in {place}:")
 
 
 def _print_newest(loadable: Sequence[SavedCheckpoint]) -> None:
@@ -121,7 +125,8 @@ def _print_newest(loadable: Sequence[SavedCheckpoint]) -> None:
 @options.as_json
 @options.wide
 def verify(directory: str, step: int | None, json_lines: bool, wide: bool) -> None:
-    """Read the checkpoints of DIRECTORY and compare each shard with the size and CRC-32 in its manifest. Exits with 1 where one is damaged.
+    """Read the checkpoints of DIRECTORY, and those that launchers have stored there from memory (DIRECTORY/memory), and compare each shard with the size and CRC-32
+    in its manifest. Exits with 1 where one is damaged, or where there is none.
 
     \b
     Examples:
@@ -129,12 +134,22 @@ def verify(directory: str, step: int | None, json_lines: bool, wide: bool) -> No
       eagle-eye checkpoint verify /data/gpt --step 1200 --json
     """
     home = checkpoint_files.existing_directory(directory)
-    readable, unreadable = checkpoint_directory.contents(home)
+    there = {place: checkpoint_directory.contents(place) for place in checkpoint_files.places(home)}
     if step is not None:
-        readable, unreadable = [checkpoint_files.chosen(home, step)], []
-    found = _verified(readable)
-    _print([(each.entry, each.damage) for each in found], unreadable, "whole", json_lines=json_lines, wide=wide)
-    if unreadable or any(each.damage for each in found):
+        there = {place: ([entry for entry in readable if entry.step == step], []) for place, (readable, _) in there.items()}
+    if not any(map(any, there.values())):
+        if step is not None:
+            checkpoint_files.chosen(home, step)  # says which there are
+        raise EagleEyeError(f"there is no checkpoint in {home}: nothing was verified")
+    damaged = False
+    for place, (readable, unreadable) in there.items():
+        if not (readable or unreadable):
+            continue
+        found = _verified(readable)
+        _print_place(home, place, json_lines=json_lines)
+        _print([(each.entry, each.damage) for each in found], unreadable, "whole", json_lines=json_lines, wide=wide)
+        damaged |= bool(unreadable) or any(each.damage for each in found)
+    if damaged:
         raise SystemExit(1)
 
 

@@ -188,9 +188,9 @@ class MemoryCheckpoints:
         """In the thread: copy the rest, and make it visible."""
         try:
             assert self._segment is not None
-            sums, finite = copy.finish()
-            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, finite, self._shard, replicated=self._replicated), sums, layout.payload_bytes)
-            self._written(slot, SlotStamp(step, self._sequence + 1), finite)
+            sums, infinite = copy.finish()
+            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, not infinite, self._shard, replicated=self._replicated), sums, layout.payload_bytes)
+            self._written(slot, SlotStamp(step, self._sequence + 1), finite=not infinite)
         except Exception as error:  # noqa: BLE001 - it must not reach the training
             copy.fail(error)
             with contextlib.suppress(Exception):  # it is told; nothing may write to the memory any more
@@ -201,12 +201,13 @@ class MemoryCheckpoints:
             if self._copy is copy:
                 self._copy = None  # it keeps the tensors
         self._report.succeeded(step)
+        self._report.not_finite(step, infinite, self.safe_step)
 
-    def _written(self, slot: int, stamp: SlotStamp, finite: bool) -> None:
-        """It is visible. What is newer than its step is of a training that was rolled back: nobody is to go on from that."""
+    def _written(self, slot: int, stamp: SlotStamp, *, finite: bool) -> None:
+        """It is visible. What is newer than its step is of a training that was rolled back: nobody is to go on from that, if this one can be gone on from."""
         assert self._segment is not None
         self._sequence = stamp.sequence
-        abandoned = [other for other, there in self._whole.items() if there.step > stamp.step]
+        abandoned = [other for other, there in self._whole.items() if finite and there.step > stamp.step]
         for other in abandoned:
             self._segment.clear(other)
             del self._whole[other]

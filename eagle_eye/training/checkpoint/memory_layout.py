@@ -81,10 +81,13 @@ class StateLayout:
             self._distributed[name] = tensor
         if local.layout is not torch.strided or local.is_quantized or local.is_meta:
             raise TypeError(f"a checkpoint in memory cannot hold the tensor {name!r}: it is sparse, quantized or has no data")
+        guards = guards_of(local)
+        if has_other_values(local):  # a copy of its own, which nobody writes to
+            local, guards = local.resolve_conj().resolve_neg(), frozenset()
         size = int(local.numel() * local.element_size())
         step = ROW if size >= ROW else _ALIGN  # rows of a large tensor are its own: they are summed while they are in the cache
         at = -(-self.payload_bytes // step) * step
-        self.tensors.append(PlacedTensor(name, local, at, size, guards_of(local), shard))
+        self.tensors.append(PlacedTensor(name, local, at, size, guards, shard))
         self.payload_bytes = at + size
 
     @property
@@ -156,6 +159,11 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """What this process holds of it: the shard of a DTensor, without its gradient."""
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.detach()  # of the DTensor itself it would be an operation that DTensor dispatches, in each save
+
+
+def has_other_values(tensor: torch.Tensor) -> bool:
+    """Its memory holds the conjugates, or the negatives, of its values (`Tensor.conj`)."""
+    return bool(tensor.is_conj() or tensor.is_neg())
 
 
 def shard_of(tensor: torch.Tensor) -> str:

@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ class FailureReport:
         self._retry_at = 0.0
         self._told: tuple[str, str] | None = None
         self._told_reduced = False
+        self._told_not_finite = False
 
     def is_delayed(self) -> bool:
         """The next attempt is not due yet."""
@@ -77,6 +78,15 @@ class FailureReport:
         if self._failures:
             _log.warning("the checkpoint of step %d is in memory (%s), after %d attempt(s) that failed", step, self._path, self._failures)
         self._failures, self._retry_at, self._told = 0, 0.0, None
+
+
+    def not_finite(self, step: int, names: Sequence[str], safe_step: int) -> None:
+        """A checkpoint is whole; these of its tensors hold infinite values or NaN. Told once, until one is finite."""
+        if names and not self._told_not_finite:
+            more = f" and {len(names) - 1} further tensor(s)" if len(names) > 1 else ""
+            safe = f"the newest that will be is that of step {safe_step}" if safe_step >= 0 else "there is none that will be"
+            _log.warning("the checkpoint in memory of step %d will not be loaded (%s): %r%s is not finite; %s", step, self._path, names[0], more, safe)
+        self._told_not_finite = bool(names)
 
 
 def _tell_launcher(kind: str, **fields: Any) -> None:

@@ -17,7 +17,7 @@ from eagle_eye.training import state_tree
 
 from . import cuda_copy, rank_agreement
 from .fetched_copies import FetchedCopies
-from .memory_layout import Shard, StepLimits, StoredTable, StoredTensor, local_of
+from .memory_layout import Shard, StepLimits, StoredTable, StoredTensor, has_other_values, local_of
 from .memory_segment import (
     ROW,
     SLOTS,
@@ -152,9 +152,10 @@ def _filled(segment: MemorySegment, copy: _WholeCopy, tensors: Mapping[str, torc
             target = torch.empty(stored.shape, dtype=stored.dtype)
         filled[name] = target
         local = local_of(target)
-        if local.device.type == "cpu" and local.is_contiguous():
+        is_plain = local.is_contiguous() and not has_other_values(local)
+        if local.device.type == "cpu" and is_plain:
             pieces += _pieces(local.data_ptr(), segment.address + at, stored)
-        elif local.device.type == "cuda" and local.is_contiguous() and stored.bytes:
+        elif local.device.type == "cuda" and is_plain and stored.bytes:
             source = tensor_at(segment.memory, at, torch.uint8, (stored.bytes,))
             to_gpu += zip(local.view(-1).view(torch.uint8).split(_PIECE), source.split(_PIECE), strict=True)
         elif stored.bytes:

@@ -76,7 +76,8 @@ class StateCopy:
         self._unchecked: list[_Piece] = []
         self._waiting = 0
         """So many threads wait: checks come later."""
-        self._finite = True
+        self._suspects: dict[str, PlacedTensor] = {}
+        """Of which a piece is not finite, by name: each is looked at as a whole, since it may be a mask."""
         self.failure: Exception | None = None
 
     @property
@@ -116,8 +117,8 @@ class StateCopy:
             except StateChanged as error:
                 self.fail(error)
 
-    def finish(self) -> tuple[bytes, bool]:
-        """Copy the rest, then the sums of all rows and whether all floating values are finite. Raises what went wrong."""
+    def finish(self) -> tuple[bytes, list[str]]:
+        """Copy the rest, then the sums of all rows and the names of the tensors whose values are not finite. Raises what went wrong."""
         if self._device is not None and self.failure is None:
             self._device.copy()
         while self._copy_one(list(self._queues), check=True):
@@ -132,7 +133,7 @@ class StateCopy:
         if self._device is not None:
             for placed in self._device.finish(self._sums):
                 self._look_for_infinite(placed, 0, placed.bytes)
-        return self._sums.complete(), self._finite
+        return self._sums.complete(), [name for name, placed in self._suspects.items() if not all_finite(self._target(placed).view(-1))]
 
     def settle(self) -> None:
         """Until nothing that was queued on a device writes to the memory any more. Raises what the device says of an earlier kernel."""
@@ -197,9 +198,10 @@ class StateCopy:
 
     def _look_for_infinite(self, placed: PlacedTensor, begin: int, size: int) -> None:
         tensor = placed.tensor
-        if self._finite and (tensor.is_floating_point() or tensor.is_complex()):
+        if placed.name not in self._suspects and (tensor.is_floating_point() or tensor.is_complex()):
             at, count = self._offset + placed.offset + begin, size // tensor.element_size()
-            self._finite = all_finite(tensor_at(self._memory, at, tensor.dtype, (count,)))
+            if not all_finite(tensor_at(self._memory, at, tensor.dtype, (count,))):
+                self._suspects[placed.name] = placed
 
 
 def tensor_at(memory: memoryview, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -120,6 +120,37 @@ def test_verify_finds_a_flipped_bit_and_no_other(home: Path) -> None:
     assert typed("verify", home, "--step", 20).exit_code == 1
 
 
+def test_verify_reads_what_was_stored_from_memory_too(home: Path) -> None:
+    for step in (50, 60):
+        checkpoint.save({"w": torch.full((4,), float(step))}, step, home / "memory")
+    assert typed("verify", home).exit_code == 0
+    harm(home / "memory", 50)
+    found = typed("verify", home, "--json")
+    assert (found.exit_code, [json.loads(line)["step"] for line in found.stdout.splitlines()]) == (1, [10, 20, 30, 50, 60])
+    assert f"stored from memory, in {home / 'memory'}:" in typed("verify", home).output
+    assert [typed("verify", home, "--step", step).exit_code for step in (50, 60, 10)] == [1, 0, 0]
+
+
+def test_where_nothing_is_verified_it_says_so_and_fails(tmp_path: Path) -> None:
+    found = typed("verify", tmp_path)
+    assert (found.exit_code, f"there is no checkpoint in {tmp_path}: nothing was verified" in found.output) == (1, True)
+    checkpoint.save({"w": torch.ones(4)}, 50, tmp_path / "memory")
+    assert typed("verify", tmp_path).exit_code == 0
+    missing = typed("verify", tmp_path, "--step", 7)
+    assert (missing.exit_code, f"in {tmp_path / 'memory'}, stored from memory: 50; name that directory" in missing.output) == (1, True)
+
+
+@pytest.mark.parametrize("target", ["a file", "/proc/there is no such place"])
+def test_where_nothing_can_be_written_it_is_one_line(home: Path, target: str) -> None:
+    Path("a file").write_text("kept")
+    for words in (("copy", home, target), ("convert", home, Path(target) / "x.pt", "--to", "torch")):
+        told = typed(*words)
+        assert told.exit_code == 1
+        assert "Error: nothing " in told.output
+        assert len(told.output.splitlines()) == 1
+    assert Path("a file").read_text() == "kept"
+
+
 def test_show_says_what_one_holds(home: Path) -> None:
     shown = typed("show", home).output
     for part in ("step 30, epoch 0", "saved by 2 rank(s) (dp 2)", 'data position {"sample": 7}', "rank 1: step-000000000030-0-1-", "state.w"):

@@ -186,6 +186,51 @@ def test_a_copy_that_is_not_finite_is_not_loaded(trainer: Trainer) -> None:
     assert (found.step, "not finite" in found.skipped[0]) == (1, True)
 
 
+def test_a_copy_of_an_older_step_that_is_not_finite_costs_no_newer_one(trainer: Trainer, path: Path) -> None:
+    values = trainer.saved(10)
+    with torch.no_grad():
+        trainer.parameters[2][5] = float("nan")
+    trainer.saved(5)
+    assert trainer.memory.safe_step == 10
+    trainer.memory.close()
+    other = successor(path)
+    found = other.memory.load(other.state())
+    assert found is not None
+    assert found.step == 10
+    assert same(other.values(), values)
+    other.memory.close()
+
+
+def test_that_copies_are_not_finite_is_told_once_with_the_tensor(trainer: Trainer, caplog: pytest.LogCaptureFixture) -> None:
+    trainer.saved(1)
+    finite = trainer.parameters[2][5].item()
+    for value in (float("inf"), float("nan"), finite, float("inf")):
+        with torch.no_grad():
+            trainer.parameters[2][5] = value
+        trainer.optimizer.state.clear()
+        assert trainer.memory.save(trainer.state(), 2)
+        trainer.memory.finish()
+    told = [record.message for record in caplog.records if "will not be loaded" in record.message]
+    assert len(told) == 2
+    assert all("'state.model.p2'" in text for text in told)
+    assert "the newest that will be is that of step 1" in told[0]
+
+
+@pytest.mark.parametrize(("changed", "step"), [(None, 1), (float("inf"), None), (1.0, None)])
+def test_a_mask_is_a_mask_however_many_pieces_it_is_copied_in(path: Path, changed: float | None, step: int | None) -> None:
+    mask = torch.zeros(1, 1 << 20)
+    mask[0, : 1 << 19] = -float("inf")
+    if changed is not None:
+        mask[0, -1] = changed
+    memory = MemoryCheckpoints(path=path)
+    assert memory.prepare({"mask": mask})
+    assert memory.save({"mask": mask}, 1)
+    memory.finish()
+    found = memory.load({"mask": torch.empty_like(mask)})
+    assert (None if found is None else found.step) == step
+    memory.close()
+
+
 def test_another_rank_s_copy_is_loaded_only_where_all_hold_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as larger:
         larger.setenv("WORLD_SIZE", "3")
@@ -359,6 +404,37 @@ def test_tensors_of_all_kinds_come_back(path: Path) -> None:
     empty = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     assert memory.load(empty) is not None
     assert all(torch.equal(empty[name].view(torch.uint8) if "float8" in name else empty[name], tensor.view(torch.uint8) if "float8" in name else tensor) for name, tensor in state.items())
+    memory.close()
+
+
+@pytest.mark.parametrize("seen", [torch.Tensor.conj, torch._neg_view])
+def test_views_of_conjugates_and_negatives_keep_their_values(path: Path, seen: Any) -> None:
+    tensor = torch.randn(40, dtype=torch.complex64)
+    memory = MemoryCheckpoints(path=path)
+    assert memory.prepare({"a": tensor})
+    assert memory.save({"a": seen(tensor)}, 1)
+    memory.finish()
+    plain, view = torch.zeros_like(tensor), seen(torch.zeros_like(tensor))
+    for template in (plain, view):
+        assert memory.load({"a": template}) is not None
+        assert torch.equal(template.resolve_conj().resolve_neg(), seen(tensor).resolve_conj().resolve_neg())
+    memory.close()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_no_tensor_takes_the_place_of_another_whose_keys_give_the_same_name(path: Path, turned: bool) -> None:
+    def state(first: float) -> dict[str, Any]:
+        parts = [("a.b", torch.full((3,), first)), ("a", {"b": torch.full((3,), 2 * first), 0: {"x": torch.full((3,), 4 * first)}}), ("a.b#2", torch.full((3,), 3 * first)), ("a.0", {"x": torch.full((3,), 5 * first)})]
+        return dict(parts[::-1] if turned and not first else parts)
+
+    memory = MemoryCheckpoints(path=path)
+    assert memory.prepare(state(1.0))
+    assert memory.save(state(1.0), 1)
+    memory.finish()
+    template = state(0.0)
+    assert memory.load(template) is not None
+    assert [template[key][0].item() for key in ("a.b", "a.b#2")] == [1.0, 3.0]
+    assert [template["a"]["b"][0].item(), template["a"][0]["x"][0].item(), template["a.0"]["x"][0].item()] == [2.0, 4.0, 5.0]
     memory.close()
 
 
