@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -40,5 +41,5 @@ def _print_table(rows: Sequence[Row], title: str) -> None:
         table.add_column(heading, overflow="fold")
     for row in rows:
         met = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.met]
-        table.add_row(row.what, row.figure, row.goal, met, row.peer, row.ratio)
+        table.add_row(*map(escape, (row.what, row.figure, row.goal)), met, *map(escape, (row.peer, row.ratio)))
     Console().print(table)

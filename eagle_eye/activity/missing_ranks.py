@@ -2,7 +2,8 @@
 
 The ranks of a process group count its collectives alike, and each enqueues them in the same order. So of the ranks of a group those
 are behind that have enqueued the fewest; whoever is behind in a group kept the others of it waiting, unless it waits itself
-in another group for somebody who is further behind. Followed to its end, that names those who wait for nobody.
+in another group for somebody who is further behind, or in a message (send, recv) for its peer, which does not wait in that message. Followed to its end, that
+names those who wait for nobody. A rank without a dump may be waited for like any other one, where all others of the group have come.
 Who calls a collective otherwise than its group (differing_calls.py) keeps those waiting that are in it.
 """
 
@@ -39,7 +40,7 @@ class MissingRanks:
     """The verdict over the dumps of a job."""
 
     ranks: tuple[int, ...]
-    """Whom the others wait for, and who wait for nobody; where all that have a dump wait at the same place, those of their groups that have none. () = nobody was found."""
+    """Whom the others wait for, and who wait for nobody. () = nobody was found."""
     waits: tuple[Wait, ...]
     without_dump: tuple[int, ...]
     """Ranks that groups name and that left no dump: they may be gone, or hold the interpreter's lock."""
@@ -47,6 +48,8 @@ class MissingRanks:
     """Who called a collective otherwise than the others of its group. It is among `ranks` where somebody waits in that group for it."""
     victims: int = 0
     """Ranks that are in something which does not end, and are none of `ranks`."""
+    between: tuple[tuple[int, int], ...] = ()
+    """Pairs of ranks that both wait in the same message: neither is at fault for sure, the link between them may be."""
 
 
 class _Ring(NamedTuple):
@@ -79,19 +82,27 @@ def missing_ranks(dumps: Iterable[FlightDump]) -> MissingRanks:
     waits.sort(key=lambda wait: (wait.group, wait.number, wait.waiting))
     silent = {rank for dump in by_rank.values() for group in dump.groups.values() for rank in group.ranks} - by_rank.keys()
     graph = Waits.of((wait.waiting, wait.missing) for wait in waits)
+    in_collectives = Waits.of((wait.waiting, wait.missing) for wait in waits)
     stuck = set[int]()
     for found, ranks in _pending_in(groups, mismatches):
         graph.add(ranks - set(found.ranks), found.ranks)
         stuck |= ranks
     standing = {rank for wait in waits if not wait.missing for rank in wait.waiting}
-    ranks = origins(graph, (standing | stuck) - differing, _messages(by_rank))
-    if not ranks and graph.waiting_for and not stuck and not standing:
-        ranks = deepest(graph)
+    messages = _messages(by_rank)
+    met = {rank for rank, peer in messages.items() if messages.get(peer) == rank}
+    for rank in messages.keys() - met:
+        graph.add([rank], [messages[rank]])
+    arrivals = _Arrivals(groups, by_rank, silent)
+    for waiting, missing in arrivals.waits:
+        graph.add(waiting, missing)
+    no_fault = ((standing | stuck) - differing) | met
+    ranks = origins(graph, no_fault | arrivals.victims) or origins(graph, no_fault)
+    if not ranks and in_collectives.waiting_for and not (stuck or standing or messages):
+        ranks = deepest(in_collectives)
         mismatches += [_in_a_circle(waits, ranks)]
-    if not ranks and not graph.waiting_for and not stuck and not standing:
-        ranks = _silent_of_groups_that_wait(groups, by_rank, silent)
     pending = {rank for rank, dump in by_rank.items() if any(not entry.over for entry in dump.collectives)}
-    return MissingRanks(tuple(sorted(ranks)), tuple(waits), tuple(sorted(silent)), tuple(mismatches), len(pending - ranks) if ranks or waits or stuck else 0)
+    between = tuple(sorted({(min(rank, messages[rank]), max(rank, messages[rank])) for rank in met}))
+    return MissingRanks(tuple(sorted(ranks)), tuple(waits), tuple(sorted(silent)), tuple(mismatches), len(pending - ranks) if ranks or waits or stuck else 0, between)
 
 
 def _groups(by_rank: Mapping[int, FlightDump]) -> list[_Group]:
@@ -139,7 +150,7 @@ def _taken_before(dump: FlightDump, called_ns: int) -> bool:
 
 def _stands_there(dump: FlightDump, wait: Wait) -> bool:
     """What the rank waits in first is that collective."""
-    oldest = next((entry for entry in dump.collectives if not entry.over), None)
+    oldest = _oldest_pending(dump)
     return oldest is not None and (oldest.group, oldest.number, oldest.peer_to_peer) == (wait.group, wait.number, False)
 
 
@@ -162,24 +173,43 @@ def _pending_in(groups: Iterable[_Group], mismatches: Iterable[CallMismatch]) ->
                     yield found, ranks
 
 
+def _oldest_pending(dump: FlightDump) -> Collective | None:
+    """What the rank waits in before all else."""
+    return next((entry for entry in dump.collectives if not entry.over), None)
+
+
 def _messages(by_rank: Mapping[int, FlightDump]) -> dict[int, int]:
-    """Rank → with whom it exchanges a message, of those that wait in one before all else."""
+    """Rank → with whom it exchanges a message, of those that wait in one before all else: what is queued behind comes later."""
     found: dict[int, int] = {}
     for rank, dump in by_rank.items():
-        oldest = next((entry for entry in dump.collectives if not entry.over), None)
+        oldest = _oldest_pending(dump)
         told = _MESSAGE.match(oldest.operation) if oldest is not None and oldest.peer_to_peer else None
         if oldest is not None and told is not None:
             members: Sequence[int] = dump.groups[oldest.group].ranks if oldest.group in dump.groups else ()
             place = int(told[2])
             peer = members[place] if place < len(members) else place
-            if not _comes(by_rank.get(peer), oldest, rank):
+            if peer != rank:
                 found[rank] = peer
     return found
 
 
-def _comes(peer: FlightDump | None, message: Collective, rank: int) -> bool:
-    """Whether the other one waits in a message of that group, too."""
-    return peer is not None and rank != peer.rank and any(entry.peer_to_peer and not entry.over and entry.group == message.group for entry in peer.collectives)
+class _Arrivals:
+    """Who waits, before all else, in a collective to which all others have come that left a dump, and which none of them has left: for whom?"""
+
+    def __init__(self, groups: Iterable[_Group], by_rank: Mapping[int, FlightDump], silent: set[int]) -> None:
+        self.waits: list[tuple[set[int], set[int]]] = []
+        """For those who have enqueued it behind something else that they wait in, and for those of its group without a dump."""
+        self.victims = set[int]()
+        """Without a dump, of a group in which somebody is awaited that left one: it may wait there, too."""
+        for group in groups:
+            without = {rank for of in group.rings if group.name in by_rank[of].groups for rank in by_rank[of].groups[group.name].ranks} & silent
+            first = {rank: ring.oldest_pending.number for rank, ring in group.rings.items() if ring.oldest_pending is not None and _oldest_pending(by_rank[rank]) is ring.oldest_pending}
+            for number in set(first.values()):
+                if any(ring.newest < number for ring in group.rings.values()):
+                    self.victims |= without
+                elif all(ring.oldest_pending is not None and ring.oldest_pending.number <= number for ring in group.rings.values()):
+                    there = {rank for rank, waits_at in first.items() if waits_at == number}
+                    self.waits.append((there, (group.rings.keys() - there) | without))
 
 
 def _in_a_circle(waits: Sequence[Wait], ranks: set[int]) -> CallMismatch:
@@ -187,9 +217,3 @@ def _in_a_circle(waits: Sequence[Wait], ranks: set[int]) -> CallMismatch:
     sides = tuple(CallSide(wait.waiting, f"{wait.operation} {wait.number} of {wait.group} {wait.description}".rstrip()) for wait in waits if wait.missing)
     first = next(wait for wait in waits if wait.missing)
     return CallMismatch(ORDER, first.group, first.description, first.number, tuple(sorted(ranks)), sides)
-
-
-def _silent_of_groups_that_wait(groups: Iterable[_Group], by_rank: Mapping[int, FlightDump], silent: set[int]) -> set[int]:
-    """Who left no dump, and belongs to a group that waits."""
-    waiting = {(group.name, rank) for group in groups for rank, ring in group.rings.items() if ring.oldest_pending is not None}
-    return {rank for name, of in waiting for group in [by_rank[of].groups.get(name)] if group is not None for rank in group.ranks if rank in silent}

@@ -1,6 +1,6 @@
 """Who is at the origin of a wavefront of ranks that wait for one another over their groups (tp, pp, dp, ep): the others are its victims."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 
@@ -30,29 +30,9 @@ class Waits:
                     self.weights[other] = self.weights.get(other, 0) + 1
 
 
-def origins(waits: Waits, standing: Set[int], messages: Mapping[int, int]) -> set[int]:
-    """Who is waited for and waits for nobody. `standing`: who is in a collective that all have entered, and that does not end: no such one is at fault for sure.
-
-    `messages`: who waits to send to whom, or to receive: a victim where that leads to one that waits for nobody at all, or is in such a collective.
-    """
-    ends = {rank for rank in waits.weights if rank not in waits.waiting_for and rank not in standing}
-    firm = ends - messages.keys()
-    return {rank for rank in ends if rank in firm or not _reaches(messages[rank], firm | standing, waits.waiting_for, messages)}
-
-
-def _reaches(rank: int, ends: Set[int], waiting_for: Mapping[int, Set[int]], messages: Mapping[int, int]) -> bool:
-    seen: set[int] = set()
-    left = [rank]
-    while left:
-        at = left.pop()
-        if at in ends:
-            return True
-        if at not in seen:
-            seen.add(at)
-            left += waiting_for.get(at, ())
-            if at in messages:
-                left.append(messages[at])
-    return False
+def origins(waits: Waits, standing: Set[int]) -> set[int]:
+    """Who is waited for and waits for nobody. `standing`: who is in something that all have entered, and that does not end: no such one is at fault for sure."""
+    return {rank for rank in waits.weights if rank not in waits.waiting_for and rank not in standing}
 
 
 def deepest(waits: Waits) -> set[int]:

@@ -1,6 +1,7 @@
 """`eagle-eye collectives`: who did not come to a collective or called another one, from dumps of torch's flight recorder; how long they took, from logs of NCCL Inspector."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ import msgspec
 from rich.console import Console
 
 from eagle_eye.activity.differing_calls import GROUP, ORDER, CallMismatch
+from eagle_eye.activity.dump_names import ranks_of
 from eagle_eye.activity.dump_reader import read_dumps
 from eagle_eye.activity.flight_dump import FlightDump
 from eagle_eye.activity.inspector_log import InspectorSummary, OperationSummary, is_inspector_log
@@ -65,7 +67,6 @@ def command(paths: tuple[Path, ...], json_lines: bool, wide: bool) -> None:
 
 def _read(paths: Sequence[Path]) -> tuple[list[FlightDump], InspectorSummary]:
     """What cannot be read is named, and the others count all the same."""
-    dumps: list[FlightDump] = []
     others: list[Path] = []
     measured = InspectorSummary()
     for path in paths:
@@ -77,16 +78,29 @@ def _read(paths: Sequence[Path]) -> tuple[list[FlightDump], InspectorSummary]:
                     measured.read(file)
                 except WireError as error:
                     _leave_out(error)
-    for outcome in read_dumps(others):
+    return _dumps(others), measured
+
+
+def _dumps(paths: Sequence[Path]) -> list[FlightDump]:
+    read: list[tuple[Path, FlightDump]] = []
+    for path, outcome in zip(paths, read_dumps(paths), strict=True):
         if isinstance(outcome, FlightDump):
-            dumps.append(outcome)
+            read.append((path, outcome))
         else:
             _leave_out(outcome)
-    return dumps, measured
+    dumps: dict[int, FlightDump] = {}
+    for (path, dump), rank in zip(read, ranks_of([path for path, _ in read]), strict=True):
+        if rank is None:
+            _leave_out(f"{path}: its name does not say the rank: name it PREFIX_RANK, as trace_7")
+        elif rank in dumps:
+            _leave_out(f"{path}: there is another dump of rank {rank}: give those of one time")
+        else:
+            dumps[rank] = replace(dump, rank=rank)
+    return list(dumps.values())
 
 
-def _leave_out(error: WireError) -> None:
-    click.echo(f"left out: {error}", err=True)
+def _leave_out(why: WireError | str) -> None:
+    click.echo(f"left out: {why}", err=True)
 
 
 def _show(found: MissingRanks, dumps: Sequence[FlightDump], *, wide: bool) -> None:
@@ -128,7 +142,7 @@ def _verdict(found: MissingRanks) -> str:
     victims = f" {found.victims} other{'s' if found.victims != 1 else ''} wait{'s' if found.victims == 1 else ''} because of that." if found.victims else ""
     differing = {rank for mismatch in found.mismatches for rank in mismatch.ranks}
     if set(found.ranks) <= set(found.without_dump):
-        return f"All ranks with a dump wait at the same place for {_ranks(found.ranks)}, of which there is no dump."
+        return f"The others wait for {_ranks(found.ranks)}, of which there is no dump.{victims}"
     if set(found.ranks) <= differing:
         return f"{_ranks(found.ranks).capitalize()} called a collective otherwise than the others of the group: look at the program.{victims}"
     return f"The others wait for {_ranks(found.ranks)}.{victims}"
@@ -140,6 +154,9 @@ def _verdict_on_nobody(found: MissingRanks) -> str:
     whole = next((wait for wait in found.waits if not wait.missing), None)
     if whole is not None:
         return f"All of group {whole.group} {whole.description}".rstrip() + f" have come to {whole.operation} {whole.number}, and it does not end: look at their links and GPUs. Nobody is named."
+    if found.between:
+        pairs = "; ".join(f"{first} and {second}" for first, second in found.between[:MOST_RANKS])
+        return f"Both ends of a message wait in it, and it does not end: look at the link between ranks {pairs}. Nobody is named."
     return "No rank waits for another one in these dumps: nobody is missing."
 
 
