@@ -4,6 +4,7 @@ Of a tensor that several ranks share (a DTensor) each writes its region. What a 
 checkpoint where it is rank 0's; of any other rank it is that rank's own, so that each gets back what it had, bit for bit.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ def part_of(table: CopyTable, epoch: int) -> StoredPart:
     for name, (torch_dtype, shape, offset, size, _) in table.tensors.items():
         region, full, written = _region(table, name, shape)
         if written:
-            placed = PlacedContent(own.get(name, name), dtype_named(torch_dtype, name), shape, offset, size)
+            placed = PlacedContent(own.get(name, name), dtype_named(torch_dtype, name), region.shape, offset, size)
             contents.append(placed)
             stored[placed.name] = ManifestTensor(placed.dtype, full, (TensorPiece(0, region),))
     manifest = Manifest(
@@ -92,5 +93,7 @@ def _region(table: CopyTable, name: str, shape: Extents) -> tuple[Region, Extent
     if found is None:
         return whole(shape), shape, True
     offsets, extent, full, first = found
+    if not math.prod(full):  # without elements, however it is cut: readers want to find it
+        return whole(full), full, first
     region = Region(offsets, extent)
-    return region, full, first and (bool(region.size) or full == extent)
+    return region, full, first and bool(region.size)

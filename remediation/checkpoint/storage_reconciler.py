@@ -305,9 +305,9 @@ class StorageReconciler:
         work.written[part] = found
 
     def _write_part(self, copy: StagedCopy, content: StoredPart, shard: StoragePath, part: StoragePath) -> None:
-        written = shard_file.write_tensors(shard, [copy.content_of(placed, self._moved) for placed in content.tensors], copy.name.rank)
+        written = shard_file.write_tensors(shard, [copy.content_of(placed, self._moved) for placed in content.tensors], copy.name.rank, sum_each=content.manifest.world_size > 1)
         try:
-            object_path.put(part, manifests.encode(replace(content.manifest, shards=(written,))))
+            object_path.put(part, manifests.encode(replace(content.manifest, shards=(written,)), part=True))
         except OSError:
             with contextlib.suppress(OSError):
                 shard.unlink(missing_ok=True)  # no manifest would ever name it

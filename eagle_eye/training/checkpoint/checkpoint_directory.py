@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import fnmatch
 import logging
+import operator
 import os
 import socket
 import time
@@ -28,7 +30,11 @@ FROM_MEMORY = "memory"
 """Folder beside the checkpoints that a script saves itself: those that launchers have stored from memory."""
 PART = ".part"
 """Suffix of the manifest of one rank's shard, until all of them are there."""
+MOST_STEPS = 10**12
+"""A step is below this: the names of its files have twelve digits for it."""
 _DISCARDED = ".discarded"
+_STARTED = time.time()
+"""Of this process, or of the one that it was forked from."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -94,13 +100,39 @@ class UnreadableManifest:
     reason: str
 
 
+def step_number(step: object) -> int:
+    """`step` as a number: int, or what stands for one (numpy.int64). Raises TypeError, ValueError for what is no step."""
+    if isinstance(step, bool):
+        raise TypeError(f"step={step}: give the number of the first step still to do")
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]  # what cannot be a number raises
+    except TypeError:
+        raise TypeError(f"step={step!r} is of type {type(step).__name__}: give the number of the first step still to do, an int") from None
+    if not 0 <= number < MOST_STEPS:
+        raise ValueError(f"step={number}: give the number of the first step still to do, from 0 to below {MOST_STEPS}")
+    return number
+
+
 def directory_of(directory: str | os.PathLike[str] | None = None) -> StoragePath:
     """The directory itself, or the URL (`s3://bucket/prefix`), else EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints."""
     return storage_path(directory or os.environ.get("EAGLE_EYE_CHECKPOINT_DIR") or "checkpoints")
 
 
+def names(home: StoragePath, pattern: str) -> list[StoragePath]:
+    """The files of a directory whose names are like this; none where there is no directory. Raises OSError where it cannot be read, or is none.
+
+    (pathlib's glob finds nothing in a directory that may not be read: the training would begin anew.)
+    """
+    if isinstance(home, ObjectPath):
+        return list(home.glob(pattern))
+    try:
+        return [path for path in Path(home).iterdir() if fnmatch.fnmatchcase(path.name, pattern)]
+    except FileNotFoundError:
+        return []
+
+
 def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
-    """The visible checkpoints of a directory, oldest first; manifests that cannot be read are left out, with a warning."""
+    """The visible checkpoints of a directory, oldest first; manifests that cannot be read are left out, with a warning. Raises OSError as `contents` does."""
     readable, unreadable = contents(directory)
     for each in unreadable:
         _log.warning("checkpoint %s cannot be used: %s", each.path, each.reason)
@@ -108,15 +140,22 @@ def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
 
 
 def contents(directory: str | os.PathLike[str]) -> tuple[list[SavedCheckpoint], list[UnreadableManifest]]:
-    """The visible checkpoints of a directory, oldest first, and the manifests that cannot be read. Raises OSError where an object store refuses."""
-    readable, unreadable = list[SavedCheckpoint](), list[UnreadableManifest]()
-    for path in sorted(storage_path(directory).glob("step-*.json"), key=lambda path: path.name):
+    """The visible checkpoints of a directory, oldest first, and the manifests that cannot be read; nothing where there is no directory.
+
+    Raises OSError where storage does not say what is there: an object store refuses, a directory may not be read or is none, or not one of its manifests may be read.
+    """
+    readable, unreadable, refused = list[SavedCheckpoint](), list[UnreadableManifest](), list[OSError]()
+    for path in sorted(names(storage_path(directory), "step-*.json"), key=lambda path: path.name):
         try:
             readable.append(SavedCheckpoint(path, manifests.read(path)))
         except (OSError, UnusableCheckpoint) as error:
-            if isinstance(path, ObjectPath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.EINVAL):  # gone meanwhile; no regular file
+                refused.append(error)
+            if refused and isinstance(path, ObjectPath):
                 raise
             unreadable.append(UnreadableManifest(path, str(error)))
+    if refused and not readable:
+        raise refused[0]
     return sorted(readable, key=lambda each: each.step), unreadable
 
 
@@ -158,16 +197,19 @@ def _machine() -> str:
     return f"{zlib.crc32(f'{socket.gethostname()} {boot} {processes}'.encode()):08x}"
 
 
-def prune(home: StoragePath, kept: int = KEPT) -> list[StoragePath]:
+def prune(home: StoragePath, kept: int = KEPT, published: StoragePath | None = None) -> list[StoragePath]:
     """Delete the manifests that are neither among the `kept` newest ones nor the newest finite one, then what no manifest names.
 
     Only checkpoints whose files are all there, with their sizes, count as kept: the newest whole one is never deleted for one that is cut
-    off. A manifest that cannot be read, such as that of a newer version, keeps its shards. Returns the manifests that were deleted. Raises OSError.
+    off. A manifest that cannot be read, such as that of a newer version, keeps its shards. `published`: what was just saved, which stays whatever else is there; what it has overtaken
+    is put aside. Returns the manifests that were deleted. Raises OSError.
     """
     survey = _survey(home)
+    if published is not None:
+        _put_aside_overtaken(survey, published)
     found = sorted((SavedCheckpoint(path, manifest) for path, manifest in survey.items() if manifest and path.suffix == ".json"), key=lambda each: each.step)
     complete = [entry for entry in found if not entry.missing]
-    staying = {entry.path for entry in complete[-kept:]} | {entry.path for entry in [each for each in complete if each.finite][-1:]}
+    staying = {entry.path for entry in complete[-kept:]} | {entry.path for entry in [each for each in complete if each.finite][-1:]} | {published}
     newest = max((entry.step for entry in complete), default=-1)
     gone = [entry.path for entry in found if entry.path not in staying and entry.step < newest]
     discarded = sorted((path for path in survey if path.name.endswith(_DISCARDED)), key=lambda path: path.name)[:-KEPT]
@@ -175,6 +217,25 @@ def prune(home: StoragePath, kept: int = KEPT) -> list[StoragePath]:
         path.unlink(missing_ok=True)
     _sweep(home, _shards_named(survey), {path: manifest for path, manifest in survey.items() if path not in {*gone, *discarded}})
     return gone
+
+
+def _put_aside_overtaken(survey: dict[StoragePath, Manifest | None], published: StoragePath) -> None:
+    """Steps above the one that was just saved, of states that were there before its own: the training has gone back, and is not to end up where it left.
+
+    Their states are older though their steps are higher, so it is no save of an older step that has come late: that one's state is the older one. Nor may a worker of an older
+    epoch that wakes up put aside what the workers of a newer one have saved meanwhile. Nothing goes for a state that nobody would load. Raises OSError.
+    """
+    saved = survey.get(published)
+    if saved is None or not saved.finite or SavedCheckpoint(published, saved).missing:
+        return
+    for path, manifest in list(survey.items()):
+        if manifest is None or path.suffix != ".json" or manifest.step <= saved.step or manifest.saved >= saved.saved:
+            continue
+        if manifest.epoch > saved.epoch and manifest.saved > _STARTED:
+            continue
+        _log.warning("checkpoint %s is put aside: step %d was saved after it, so the training has gone back behind step %d", path, saved.step, manifest.step)
+        discard(path)
+        survey[path.with_name(path.name + _DISCARDED)] = survey.pop(path)
 
 
 def sweep(home: StoragePath, named_before: set[str]) -> None:
@@ -192,7 +253,7 @@ def _sweep(home: StoragePath, named_before: set[str], survey: dict[StoragePath, 
             path.unlink(missing_ok=True)
             del left[path]
     named, unreadable = _shards_named(left), {_step_of(path) for path, manifest in left.items() if manifest is None}
-    for path in home.glob(f"step-*{DATA}"):
+    for path in names(home, f"step-*{DATA}"):
         if path.name in named or _step_of(path) in unreadable:
             continue
         if path.name in named_before or _is_own(path) or _is_old(path):
@@ -200,15 +261,15 @@ def _sweep(home: StoragePath, named_before: set[str], survey: dict[StoragePath, 
     if isinstance(home, ObjectPath):
         home.delete_unfinished(LEFT_IN_A_STORE_S)
         return
-    for path in Path(home).glob(f".step-*{atomic_file.UNFINISHED}"):
-        if _is_old(path) or (f"-{_machine()}-" in path.name and atomic_file.is_abandoned(path)):
+    for path in names(home, f".step-*{atomic_file.UNFINISHED}"):
+        if _is_old(path) or (f"-{_machine()}-" in path.name and atomic_file.is_abandoned(Path(path))):
             path.unlink(missing_ok=True)
 
 
 def _survey(home: StoragePath) -> dict[StoragePath, Manifest | None]:
     """Every manifest of a directory, read once (one of a thousand ranks is long): of checkpoints, of those put aside, and of ranks. None: cannot be read."""
     found: dict[StoragePath, Manifest | None] = {}
-    for path in home.glob("step-*"):
+    for path in names(home, "step-*"):
         if path.name.endswith((".json", _DISCARDED, PART)):
             found[path] = None
             with contextlib.suppress(OSError, UnusableCheckpoint):

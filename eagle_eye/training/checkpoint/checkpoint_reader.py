@@ -8,14 +8,14 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 
-from . import distributed_tensor, shard_file
-from .checkpoint_directory import SavedCheckpoint, contents, directory_of
+from . import distributed_tensor, save_attempts, shard_file
+from .checkpoint_directory import SavedCheckpoint, contents, directory_of, names
 from .distributed_tensor import LocalTensor
 from .manifest import ELEMENT_BITS, Manifest, ManifestTensor, TensorPiece, UnusableCheckpoint
 from .shard_file import ByteSpan
@@ -29,6 +29,9 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 _log = logging.getLogger("eagle_eye.checkpoint")
 _NAMED = 3
 """Tensors that a message names at most."""
+_LISTINGS = 3
+"""A directory is listed so often at most, where another process saves and deletes meanwhile."""
+_Loaded = TypeVar("_Loaded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,35 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
     """State and step of the newest whole, finite checkpoint; None if there is none. All of the state, whatever number of ranks saved it.
 
     `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit) is the highest number to take. One that is torn
-    or was changed on disk is named in a warning and skipped. Raises OSError where an object store refuses to be read.
+    or was changed on disk is named in a warning and skipped. Raises OSError where storage does not say what it has: an object store refuses, the directory may
+    not be read or is none. Only where there is no directory, or nothing in it that can be loaded, is there no checkpoint.
     """
-    skipped: list[SkippedCheckpoint] = []
-    for entry in candidates(directory_of(directory), at_most, skipped):
-        try:
-            return load_whole(entry), entry.step
-        except _UNREADABLE as error:
-            _require_answer(entry.path, error)
-            skip(skipped, entry.path, str(error))
+    return newest_usable(directory_of(directory), at_most, [], lambda entry: (load_whole(entry), entry.step))
+
+
+def newest_usable(home: StoragePath, at_most: int | None, skipped: list[SkippedCheckpoint], use: Callable[[SavedCheckpoint], _Loaded]) -> _Loaded | None:
+    """What `use` makes of the newest checkpoint for which it does not raise what a damaged one raises; None if there is none.
+
+    Where none could be used, and files have come or gone meanwhile, another process saves here and has deleted what was listed: it is listed again.
+    `skipped`: what was passed over at last. Raises OSError where storage does not say what it has.
+    """
+    for _ in range(_LISTINGS):
+        skipped.clear()
+        listed = _listed(home)
+        for entry in candidates(home, at_most, skipped):
+            try:
+                return use(entry)
+            except _UNREADABLE as error:
+                _require_answer(entry.path, error)
+                skip(skipped, entry.path, str(error))
+        if _listed(home) == listed:
+            break
     return None
+
+
+def _listed(home: StoragePath) -> set[str]:
+    """Manifests and shards: a step that is saved again has new ones."""
+    return {path.name for path in names(home, "step-*")}
 
 
 def load_whole(entry: SavedCheckpoint) -> dict[str, Any]:
@@ -93,22 +115,25 @@ def restore(
     Every rank calls this with what it is to have: ordinary tensors, DTensors, LocalTensors, or a part of the layers; the number of ranks, and how tensors were cut
     when they were saved, need not be the same. Nothing of the template is written before all that it needs is read and found whole: that much
     memory is needed besides. `rank`: of this process, for what each rank alone had (RANK if not given). `strict`: the checkpoint has no further tensors.
-    Raises TypeError for a tensor that has no region of its own here (`DTensor` with summands), ConfigError where the newest whole checkpoint is of another model: a tensor that it has not, or with another shape or data type.
+    Raises OSError as `load` does, TypeError for a tensor that has no region of its own here (`DTensor` with summands), ValueError for one that cannot be filled (`expand`), ConfigError where the newest whole checkpoint is of another model: a tensor that it has not, or with another shape or data type.
     """
     tensors, rest = state_tree.flatten(template, distributed_tensor.is_tensor)
     wanted = {name: distributed_tensor.local(tensor, first=True, name=name) for name, tensor in tensors.items()}
+    for name, part in wanted.items():
+        distributed_tensor.require_writable(part.tensor, name)
+    rank = int(os.environ.get("RANK") or 0) if rank is None else rank
     skipped: list[SkippedCheckpoint] = []
-    for entry in candidates(directory_of(directory), at_most, skipped):
-        try:
-            _fill(wanted, entry, strict)
-            state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(rest_of(entry), tensors), rest))
-            own = _of_rank(entry, str(int(os.environ.get("RANK") or 0) if rank is None else rank))
-        except _UNREADABLE as error:
-            _require_answer(entry.path, error)
-            skip(skipped, entry.path, str(error))
-        else:
-            return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, own, tuple(skipped))
-    return None
+
+    def use(entry: SavedCheckpoint) -> RestoredCheckpoint:
+        _fill(wanted, entry, strict)
+        state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(rest_of(entry), tensors), rest))
+        return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, _of_rank(entry, str(rank)), tuple(skipped))
+
+    home = directory_of(directory)
+    found = newest_usable(home, at_most, skipped, use)
+    if found is not None:
+        save_attempts.take_back(home, rank, found.step)
+    return found
 
 
 def candidates(home: StoragePath, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:

@@ -2,12 +2,13 @@
 
 A save of several ranks needs no collective and nobody waits: each rank writes its shard, then a manifest of its own (`.part`); the one that
 finds the parts of all ranks there when it has written its own makes the checkpoint's manifest of them. Of a save that one rank does not finish
-nothing becomes visible.
+nothing becomes visible, and parts of two saves are never put together (save_attempts).
 """
 
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -21,17 +22,22 @@ from eagle_eye.training.save_retry import WAIT_S, SaveRetry, Unwritten
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.training.thread_map import thread_map
 
-from . import checkpoint_directory, distributed_tensor, shard_file
+from . import checkpoint_directory, distributed_tensor, save_attempts, shard_file
 from . import manifest as manifests
-from .checkpoint_directory import directory_of
+from .checkpoint_directory import directory_of, step_number
 from .distributed_tensor import LocalTensor
-from .manifest import Manifest, ManifestTensor, ShardFile, TensorPiece
-from .tensor_regions import joined
+from .manifest import DATA, Manifest, ManifestTensor, ShardFile, TensorPiece
+from .part_merge import merged
+from .tensor_regions import joined, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_NAMED = 3
+"""Tensors that a message names at most."""
 _log = logging.getLogger("eagle_eye.checkpoint")
+_told_not_finite: set[str] = set()
+"""Tensors of this process that were told to hold values that are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class PreparedCheckpoint:
     """Without its shards."""
     rank: int = 0
     run: str = ""
+    """What the parts of all ranks have in common, and no other save has (save_attempts)."""
 
     @property
     def step(self) -> int:
@@ -65,8 +72,10 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
     `checkpoint.failed`), and the same bytes are tried again in the background, after 1, 2, 4, … 60 s, until they are written or the
     next `save` begins. Where such an attempt hangs, since the storage does not answer, this one is left out after WAIT_S, told in the
     same way. A process that ends waits ten seconds more for them.
-    Raises TypeError for what cannot be stored without pickle, and whatever else is wrong with the state.
+    Raises TypeError for what cannot be stored without pickle, TypeError or ValueError for whatever else is wrong with state, step or position: what is
+    written, every reader takes.
     """
+    step = step_number(step)
     with _retry.turn(WAIT_S) as free:
         if free:
             return _retry.save(prepare(state, step, directory, data_position=data_position))
@@ -76,11 +85,12 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
 
 def leave_out(step: int, directory: str | os.PathLike[str] | None = None) -> None:
     """Tell the launcher that the checkpoint of `step` is not saved, since an earlier one is still being written."""
-    _retry.leave_out(directory_of(directory).absolute(), step)
+    _retry.leave_out(directory_of(directory).absolute(), step_number(step))
 
 
 def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> StoragePath:
     """As `save`, but the launcher is told and OSError is raised; trying again is the caller's."""
+    step = step_number(step)
     with _retry.turn():
         return _retry.attempt(prepare(state, step, directory))
 
@@ -91,19 +101,23 @@ def save_shard(
 ) -> StoragePath | None:  # fmt: skip
     """Every rank calls this with its own part of the state; the last one of them makes the checkpoint visible. As `save` otherwise.
 
+    A tensor has one name on all ranks, and a name means one tensor: what two ranks write of one name has to be the same values, or different regions of it.
+    Of what is no tensor (numbers, texts) the first rank's counts; what differs belongs to `per_rank`.
     Of a DTensor a rank writes its shard (where ranks hold the same one, the first of them); `LocalTensor` says what a tensor that is cut by other means is. Tensors that are none are whole: the ranks with
     `writes_whole` write them, rank 0 alone if it is not given; with pipeline stages give it for the first data-parallel rank of each stage.
     `per_rank`: what this rank alone has, such as its random number generators. `layout`: how the job is cut, such as {"dp": 4, "pp": 2}.
     `rank`, `world_size`: torch's environment variables RANK and WORLD_SIZE if they are not given. `run`: a text that the ranks of this start of the job
     share, and no other start has, so that shards of two starts are never mixed; eagle-eye's run and epoch, or agreed by one broadcast, if it is
-    not given. Returns the path of what was written last: the checkpoint's manifest, or this rank's. Shards that do not fit together (two
-    shapes of one tensor, a region that nobody wrote) are told as a checkpoint that failed.
+    not given. All ranks call this equally often for a step: parts of two attempts at it are never put together. Returns the path of what was written last: the
+    checkpoint's manifest, or this rank's. Shards that do not fit together (two
+    shapes of one tensor, a region that nobody wrote, or two ranks differently) are told as a checkpoint that failed.
     """
+    step = step_number(step)
     rank = int(os.environ.get("RANK") or 0) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE") or 1) if world_size is None else world_size
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank}, world_size={world_size}: give a rank from 0 to below the world size")
-    run = _run_id(run or _run_of_this_start()) if world_size > 1 else ""
+    run = _run_of_attempt(run, step, directory, rank) if world_size > 1 else ""
     with _retry.turn(WAIT_S) as free:
         if free:
             prepared = prepare(
@@ -120,25 +134,52 @@ def prepare(
     per_rank: dict[str, Any] | None = None, layout: Mapping[str, int] | None = None, data_position: Any = None,
 ) -> PreparedCheckpoint:  # fmt: skip
     """Copy what this rank writes. Raises TypeError, ValueError for what cannot be stored."""
+    if not isinstance(state, dict):
+        raise TypeError(f"the state is of type {type(state).__name__}: save a dict, such as {{'model': model.state_dict()}}")
+    step = step_number(step)
     tensors, rest = state_tree.flatten(state, distributed_tensor.is_tensor)
     own, own_rest = state_tree.flatten({str(rank): per_rank}, distributed_tensor.is_tensor, "ranks") if per_rank else ({}, None)
     parts = {name: distributed_tensor.parts_of(tensor, first=first, name=name) for name, tensor in tensors.items()}
     parts |= {name: distributed_tensor.parts_of(tensor, first=True, name=name) for name, tensor in own.items()}
     shards: list[dict[str, Tensor]] = [{}]
     stored = {name: tensor for name, each in parts.items() if (tensor := _copy_into(shards, name, each)).pieces}
+    odd = [name for shard in shards for name, copy in shard.items() if not _is_finite(copy)]
     manifest = Manifest(
-        step=step, epoch=_epoch(), finite=all(_is_finite(copy) for shard in shards for copy in shard.values()), saved=time.time(), shards=(), tensors=stored, rest=rest,
+        step=step, epoch=_epoch(), finite=not odd, saved=time.time(), shards=(), tensors=stored, rest=rest,
         world_size=world_size, layout=dict(layout or {}), data_position=data_position, ranks={str(rank): own_rest[str(rank)]} if own_rest else {},
     )  # fmt: skip
-    manifests.encode(manifest)  # what JSON cannot hold is the state's fault, and raises here
+    _require_readable(manifest, len(shards))
+    _tell_not_finite(step, odd)
     return PreparedCheckpoint(directory_of(directory), tuple(shards), manifest, rank)
+
+
+def _require_readable(manifest: Manifest, shards: int) -> None:
+    """What no reader would take is the state's fault, and raises before anything is written. Raises TypeError, ValueError."""
+    named = tuple(ShardFile(f"{number}{DATA}", 0, 0) for number in range(shards))
+    try:
+        manifests.encode(replace(manifest, shards=named), part=manifest.world_size > 1)
+    except ValueError as error:
+        remedy = "" if manifest.world_size > 1 else ". Of a tensor that is cut save all of it, or call save_shard on every rank"
+        raise ValueError(f"no checkpoint can be made of the state of step {manifest.step}: {error}{remedy}") from error
+
+
+def _tell_not_finite(step: int, odd: Sequence[str]) -> None:
+    """Once of each tensor."""
+    new = [name for name in odd if name not in _told_not_finite]
+    if new:
+        _told_not_finite.update(new)
+        more = f" and {len(new) - _NAMED} further ones hold" if len(new) > _NAMED else " holds" if len(new) == 1 else " hold"
+        _log.warning("the checkpoint of step %d will not be loaded: %s%s values that are not finite; an older one is kept", step, ", ".join(map(repr, new[:_NAMED])), more)
 
 
 def _copy_into(shards: list[dict[str, "Tensor"]], name: str, parts: Sequence[LocalTensor]) -> ManifestTensor:
     """What this rank writes of a tensor, each region into a shard of its own; without pieces if it is nothing."""
     import torch
 
-    written = [part for part in parts if part.written_here and (part.region.size or part.shape == part.region.shape)]
+    written = [part for part in parts if part.written_here and part.region.size]
+    if not math.prod(parts[0].shape) and any(part.written_here for part in parts):  # without elements, however it is cut: readers want to find it
+        empty = parts[0].tensor
+        written = [LocalTensor(empty.new_empty(parts[0].shape, device="cpu"), whole(parts[0].shape), parts[0].shape)]
     pieces: list[TensorPiece] = []
     for region, dimension, numbers in joined([part.region for part in written]):
         copies = [written[number].tensor.detach().to("cpu", copy=True).contiguous() for number in numbers]
@@ -151,12 +192,18 @@ def _copy_into(shards: list[dict[str, "Tensor"]], name: str, parts: Sequence[Loc
 def _is_finite(tensor: "Tensor") -> bool:
     from .memory_layout import all_finite  # needs torch, which whoever saves tensors has loaded
 
-    return not tensor.is_floating_point() or tensor.numel() == 0 or all_finite(tensor)
+    return not (tensor.is_floating_point() or tensor.is_complex()) or tensor.numel() == 0 or all_finite(tensor)
 
 
 def _epoch() -> int:
     """In which this process was started."""
     return int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
+
+
+def _run_of_attempt(run: str, step: int, directory: str | os.PathLike[str] | None, rank: int) -> str:
+    """What the parts of this call have in common on all ranks; it counts from here on, whatever becomes of it."""
+    run = _run_id(run or _run_of_this_start())
+    return save_attempts.run_of(run, save_attempts.begin(directory_of(directory), run, rank, step))
 
 
 def _run_of_this_start() -> str:
@@ -199,21 +246,25 @@ def _write(prepared: PreparedCheckpoint) -> StoragePath:
 
 def put(prepared: PreparedCheckpoint) -> tuple[StoragePath, Manifest]:
     """Write the shards, and then the manifest of a single rank or the part of one of several; deletes nothing, tells nobody. Raises OSError."""
-    home = prepared.home
+    home, several = prepared.home, prepared.manifest.world_size > 1
     home.mkdir(parents=True, exist_ok=True)
+    if several:
+        save_attempts.delete_earlier(home, prepared.step, prepared.run)
     files: list[ShardFile] = []
     try:
         for tensors in prepared.shards:
             name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
-            files.append(shard_file.write(home / name, tensors, prepared.rank))
+            files.append(shard_file.write(home / name, tensors, prepared.rank, sum_each=several))
         manifest = replace(prepared.manifest, shards=tuple(files))
-        path = home / (checkpoint_directory.manifest_name(prepared.step) if manifest.world_size == 1 else _part_names(prepared)[prepared.rank])
-        object_path.put(path, manifests.encode(manifest))
+        path = home / (_part_names(prepared)[prepared.rank] if several else checkpoint_directory.manifest_name(prepared.step))
+        object_path.put(path, manifests.encode(manifest, part=several))
     except OSError:
         for file in files:
             with contextlib.suppress(OSError):
                 (home / file.name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
         raise
+    if several:
+        save_attempts.written(home, prepared.rank, prepared.step, path)
     return path, manifest
 
 
@@ -248,31 +299,10 @@ def _delete(part: StoragePath) -> None:
         part.unlink(missing_ok=True)
 
 
-def merged(parts: Sequence[Manifest]) -> Manifest:
-    """One manifest of those of all ranks. Raises ValueError, naming the tensor, where they do not fit together."""
-    shards, tensors, rest = list[ShardFile](), dict[str, ManifestTensor](), parts[0].rest
-    for part in parts:
-        for name, tensor in part.tensors.items():
-            pieces = [replace(piece, shard=piece.shard + len(shards)) for piece in tensor.pieces]
-            held = tensors.setdefault(name, replace(tensor, pieces=()))
-            if (held.dtype, held.shape) != (tensor.dtype, tensor.shape):
-                raise ValueError(f"tensor {name!r} is {held.dtype} {held.shape} on one rank and {tensor.dtype} {tensor.shape} on another one")
-            known = {piece.region for piece in held.pieces}
-            tensors[name] = replace(held, pieces=(*held.pieces, *(piece for piece in pieces if piece.region not in known)))
-        shards += part.shards
-        rest = state_tree.merged(rest, part.rest)
-    for name, tensor in tensors.items():
-        manifests.require_whole(name, tensor)
-    return replace(
-        parts[0], shards=tuple(shards), tensors=tensors, rest=rest, finite=all(part.finite for part in parts), saved=max(part.saved for part in parts),
-        ranks={rank: value for part in parts for rank, value in part.ranks.items()},
-    )  # fmt: skip
-
-
 def published(path: StoragePath, manifest: Manifest) -> None:
     """The checkpoint is visible: what is too old goes, and the launcher hears of it."""
     try:
-        checkpoint_directory.prune(path.parent)
+        checkpoint_directory.prune(path.parent, published=path)
     except OSError as error:
         _log.warning("older checkpoints in %s could not be deleted: %s", path.parent, error)
     _tell_launcher("checkpoint", step=manifest.step, path=str(path), finite=manifest.finite, epoch=manifest.epoch)

@@ -126,12 +126,12 @@ def _place(state: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
 
 def store(state: dict[str, Any], step: int, directory: StoragePath) -> StoragePath:
     """Make a checkpoint of a state; no other one is deleted. Raises ConfigError where that step is there, or the state holds what no checkpoint can; OSError."""
-    path = directory / checkpoint_directory.manifest_name(step)
-    if path.exists():
-        raise ConfigError(f"{path} is there already: give another step or directory")
     try:
+        path = directory / checkpoint_directory.manifest_name(checkpoint_directory.step_number(step))
+        if path.exists():
+            raise ConfigError(f"{path} is there already: give another step or directory")
         return checkpoint_writer.put(checkpoint_writer.prepare(state, step, directory))[0]
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"the state cannot be converted: {error}") from error
 
 

@@ -21,7 +21,7 @@ def joined(pieces: Iterable[tuple[int, int]]) -> int:
     """
     crc = 0
     for piece, size in pieces:
-        crc = _product(_power(8 * size), crc) ^ piece
+        crc = (_product(_power(8 * size), crc) if crc else 0) ^ piece
     return crc
 
 

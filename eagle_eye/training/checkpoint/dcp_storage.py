@@ -47,9 +47,10 @@ from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import SCHEME, StoragePath
 
 from . import checkpoint_directory, checkpoint_reader, checkpoint_writer, shard_file
-from .checkpoint_directory import SavedCheckpoint, directory_of
+from .checkpoint_directory import SavedCheckpoint, directory_of, step_number
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor, LocalTensors
+from .manifest import UnusableCheckpoint
 from .tensor_regions import Region
 
 if TYPE_CHECKING:
@@ -70,9 +71,7 @@ class DcpWriter(StorageWriter):  # type: ignore[misc]  # torch has no types here
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, step: int, data_position: Any = None) -> None:
-        if step < 0:
-            raise ValueError(f"step={step}: give the number of the first step still to do")
-        self._home, self._step, self._data_position = directory_of(directory), step, data_position
+        self._home, self._step, self._data_position = directory_of(directory), step_number(step), data_position
         self._parts: list[StoragePath] = []
         """On the coordinator."""
 
@@ -174,12 +173,10 @@ class DcpReader(StorageReader):  # type: ignore[misc]  # torch has no types here
 
     def _newest(self) -> SavedCheckpoint:
         skipped: list[SkippedCheckpoint] = []
-        for entry in checkpoint_reader.candidates(self._home, self._at_most, skipped):
-            why = entry.missing or ("it was written by an older version: load it with checkpoint.load" if entry.manifest.version == 1 else "")
-            if not why:
-                self.skipped = tuple(skipped)
-                return entry
-            checkpoint_reader.skip(skipped, entry.path, why)
+        found = checkpoint_reader.newest_usable(self._home, self._at_most, skipped, _usable)
+        if found is not None:
+            self.skipped = tuple(skipped)
+            return found
         reasons = "; ".join(f"{each.path.name}: {each.reason}" for each in skipped)
         raise FileNotFoundError(f"no checkpoint in {self._home.absolute()} can be loaded{': ' if reasons else ''}{reasons}")
 
@@ -218,6 +215,14 @@ class DcpReader(StorageReader):  # type: ignore[misc]  # torch has no types here
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+
+def _usable(entry: SavedCheckpoint) -> SavedCheckpoint:
+    """As far as the sizes of its files tell. Raises UnusableCheckpoint, saying why it is not."""
+    why = entry.missing or ("it was written by an older version: load it with checkpoint.load" if entry.manifest.version == 1 else "")
+    if why:
+        raise UnusableCheckpoint(why)
+    return entry
 
 
 def _fill(item: ReadItem, planner: LoadPlanner, part: "Tensor") -> None:

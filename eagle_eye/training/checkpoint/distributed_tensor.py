@@ -33,6 +33,10 @@ class LocalTensors:
 
     parts: tuple[LocalTensor, ...]
 
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("LocalTensors without a part: leave the tensor out where this rank holds nothing of it")
+
 
 def is_tensor(value: object) -> bool:
     """Whether `local` or `parts_of` takes it."""
@@ -43,19 +47,62 @@ def is_tensor(value: object) -> bool:
 
 def parts_of(tensor: "Tensor | LocalTensor | LocalTensors", *, first: bool, name: str) -> tuple[LocalTensor, ...]:
     """As `local`, of however many regions."""
-    return tensor.parts if isinstance(tensor, LocalTensors) else (local(tensor, first=first, name=name),)
+    parts = tensor.parts if isinstance(tensor, LocalTensors) else (local(tensor, first=first, name=name),)
+    for part in parts:
+        _require_dense(part.tensor, name)
+    return parts
 
 
 def local(tensor: "Tensor | LocalTensor | LocalTensors", *, first: bool, name: str) -> LocalTensor:
-    """`first`: whether this rank writes ordinary tensors. Raises TypeError, naming the tensor, for a DTensor that holds summands, or more than one region."""
+    """`first`: whether this rank writes ordinary tensors. Raises TypeError, naming the tensor, for a DTensor that holds summands, or more than one region, and for one that is not dense."""
     if isinstance(tensor, LocalTensor):
+        _require_dense(tensor.tensor, name)
         return tensor
     if isinstance(tensor, LocalTensors):
         raise TypeError(f"{name!r} is given as {len(tensor.parts)} regions: load them under names of their own, or through DcpReader")
     if _is_dtensor(tensor):
         return _shard(tensor, name)
+    _require_dense(tensor, name)
     return LocalTensor(tensor.detach(), whole(tensor.shape), tuple(tensor.shape), first)
 
+
+def _require_dense(tensor: "Tensor", name: str) -> None:
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        kind = "it has no data (device meta): give it some first" if tensor.is_meta else "it is sparse or quantized: convert it first (to_dense, dequantize)"
+        raise TypeError(f"a checkpoint cannot hold the tensor {name!r}: {kind}")
+
+
+def require_writable(tensor: "Tensor", name: str) -> None:
+    """Raises ValueError, naming the tensor, for one that cannot be filled: several of its elements lie in one place, or torch forbids it."""
+    import torch
+
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(f"the tensor {name!r} cannot be filled: it was made in inference mode; give a clone of it")
+    if _overlaps_itself(tensor):
+        raise ValueError(f"the tensor {name!r} cannot be filled: several of its elements lie in one place (expand, as_strided); give a clone of it")
+
+
+def _overlaps_itself(tensor: "Tensor") -> bool:
+    import torch
+
+    lengths = sorted((stride, length) for stride, length in zip(tensor.stride(), tensor.shape, strict=True) if length > 1)
+    if not tensor.numel():
+        return False
+    reach = 0
+    for stride, length in lengths:
+        if stride <= reach:
+            break
+        reach += (length - 1) * stride
+    else:
+        return False
+    places = torch.zeros(1, dtype=torch.int64)  # strides that cross, which views made by slices and transpositions never have: each place is looked at
+    for stride, length in lengths:
+        if stride == 0:
+            return True
+        places = (places[:, None] + torch.arange(length) * stride).reshape(-1)
+    return bool(torch.unique(places).numel() < places.numel())
 
 def _is_dtensor(tensor: "Tensor") -> bool:
     module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported it
@@ -67,6 +114,7 @@ def _shard(tensor: Any, name: str) -> LocalTensor:
         raise TypeError(f"a checkpoint cannot hold {name!r}: its ranks have summands of it; reduce it first (full_tensor, or redistribute)")
     regions = [Region(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.__create_chunk_list__()]
     part = tensor.to_local().detach()
+    _require_dense(part, name)
     if len(regions) > 1:
         raise TypeError(f"a checkpoint cannot hold {name!r}: this rank has {len(regions)} regions of it; redistribute it so that each has one")
     region = regions[0] if regions and part.numel() else Region((0,) * tensor.dim(), (0,) * tensor.dim())

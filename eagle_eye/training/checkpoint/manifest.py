@@ -7,12 +7,15 @@ Only the standard library is needed.
 
 import json
 import math
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from eagle_eye.regular_file import open_regular
+from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import crc32_sums
@@ -58,6 +61,8 @@ class ShardFile:
     crc32: int
     rank: int = 0
     chunks: ChunkSums | None = None
+    tensor_crc32: Mapping[str, int] = field(default_factory=dict)
+    """Of the bytes of each tensor, by name; in the part of a rank alone: whether what two ranks wrote is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +120,20 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Raises ValueError or TypeError for what JSON cannot hold: NaN in it, for one, which other readers refuse."""
-    text = json.dumps(_plain(manifest), allow_nan=False)
-    return f"{text[:-1]}{_SEAL}{zlib.crc32(text.encode())}}}".encode()
+def encode(manifest: Manifest, *, part: bool = False) -> bytes:
+    """What `decode` reads: it was checked by the same code. Raises ValueError or TypeError, saying why, for what no reader would take.
+
+    So for what JSON cannot hold (NaN, for one, which other readers refuse), a tensor that is not whole, a step that is no number from 0 on. part: as in `read`.
+    """
+    try:
+        text = json.dumps(_plain(manifest), allow_nan=False)
+        _checked(json.loads(text, object_pairs_hook=_without_duplicates), part)
+    except RecursionError:
+        raise ValueError("it is nested too deep: no reader would take it") from None
+    data = f"{text[:-1]}{_SEAL}{zlib.crc32(text.encode())}}}".encode()
+    if len(data) > LONGEST_BYTES:
+        raise ValueError(f"its manifest has {len(data)} bytes, and no reader takes more than {LONGEST_BYTES}: keep long lists and texts in tensors")
+    return data
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
@@ -128,6 +143,7 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
         "shards": [
             {"file": each.name, "bytes": each.bytes, "digest": f"crc32:{each.crc32:08x}", "rank": each.rank}
             | ({"chunk_bytes": each.chunks.bytes, "chunk_crc32": [f"{checksum:08x}" for checksum in each.chunks.crc32]} if each.chunks is not None else {})
+            | ({"tensor_crc32": {name: f"{checksum:08x}" for name, checksum in each.tensor_crc32.items()}} if each.tensor_crc32 else {})
             for each in manifest.shards
         ],
         "tensors": {
@@ -146,7 +162,7 @@ def read(path: StoragePath, *, part: bool = False) -> Manifest:
     if isinstance(path, ObjectPath):
         data = path.read_range(0, min(path.stat().st_size, LONGEST_BYTES + 1))
     else:
-        with Path(path).open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:  # a FIFO of that name would be waited for without end
             data = file.read(LONGEST_BYTES + 1)
     if len(data) > LONGEST_BYTES:
         raise UnusableCheckpoint(f"{path} is longer than {LONGEST_BYTES} bytes: it is no manifest; delete it")
@@ -219,13 +235,29 @@ def _checked(plain: dict[str, Any], part: bool) -> Manifest:
     if not part:
         for name, tensor in tensors.items():
             require_whole(name, tensor)
+    rest, ranks = _dict(plain, "rest"), _dict(plain, "ranks")
+    if not part:
+        _require_all_tensors(tensors, rest, ranks)
     if not isinstance(plain["finite"], bool):
         raise TypeError("'finite' is neither true nor false")
     return Manifest(
         step=_count(plain, "step"), epoch=_count(plain, "epoch"), finite=plain["finite"], saved=_seconds(plain["saved"]), shards=shards, tensors=tensors,
-        rest=_dict(plain, "rest"), world_size=_count(plain, "world_size"), layout={name: _whole_number(size, f"layout {name!r}") for name, size in _dict(plain, "layout").items()},
-        data_position=plain["data_position"], ranks=_dict(plain, "ranks"),
+        rest=rest, world_size=_count(plain, "world_size"), layout={name: _whole_number(size, f"layout {name!r}") for name, size in _dict(plain, "layout").items()},
+        data_position=plain["data_position"], ranks=ranks,
     )  # fmt: skip
+
+
+def _require_all_tensors(tensors: Mapping[str, ManifestTensor], rest: Mapping[str, Any], ranks: Mapping[str, Any]) -> None:
+    """Raises ValueError where the state refers to a tensor that nobody wrote."""
+    for name in _references(rest, ranks):
+        if name not in tensors:
+            raise ValueError(f"its state refers to the tensor {name!r}, which no rank wrote")
+
+
+def _references(rest: Mapping[str, Any], ranks: Mapping[str, Any]) -> Iterator[str]:
+    yield from state_tree.references(rest)
+    for own in ranks.values():
+        yield from state_tree.references(own)
 
 
 def _shard(plain: Any) -> ShardFile:
@@ -237,7 +269,8 @@ def _shard(plain: Any) -> ShardFile:
     kind, _, value = digest.partition(":") if isinstance(digest, str) else ("", "", "")
     if kind != "crc32" or len(value) != 8:
         raise ValueError(f"the digest {digest!r} of {name} is of no known kind")
-    shard = ShardFile(name, _count(plain, "bytes"), int(value, 16), _count(plain, "rank"))
+    sums = {tensor: int(each, 16) for tensor, each in _dict(plain, "tensor_crc32").items()} if "tensor_crc32" in plain else {}
+    shard = ShardFile(name, _count(plain, "bytes"), int(value, 16), _count(plain, "rank"), tensor_crc32=sums)
     return replace(shard, chunks=_chunk_sums(plain, shard)) if "chunk_bytes" in plain else shard
 
 

@@ -15,6 +15,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,27 +94,29 @@ def torch_dtype(name: str) -> "torch.dtype":
     return found
 
 
-def write(path: StoragePath, tensors: Mapping[str, "Tensor"], rank: int = 0) -> ShardFile:
-    """Write contiguous tensors of this process's memory. Raises OSError, and then leaves nothing behind."""
-    return write_tensors(path, [_content_of(name, tensor) for name, tensor in tensors.items()], rank)
+def write(path: StoragePath, tensors: Mapping[str, "Tensor"], rank: int = 0, *, sum_each: bool = False) -> ShardFile:
+    """Write contiguous tensors of this process's memory. Raises OSError, and then leaves nothing behind. `sum_each`: with the CRC-32 of each tensor."""
+    return write_tensors(path, [_content_of(name, tensor) for name, tensor in tensors.items()], rank, sum_each=sum_each)
 
 
-def write_tensors(path: StoragePath, tensors: Sequence[TensorContent], rank: int = 0) -> ShardFile:
+def write_tensors(path: StoragePath, tensors: Sequence[TensorContent], rank: int = 0, *, sum_each: bool = False) -> ShardFile:
     """As `write`, of tensors that need not be torch's."""
-    content = _ShardContent(tensors)
+    content = _ShardContent(tensors, sum_each=sum_each)
     if isinstance(path, ObjectPath):
-        return _upload(path, content.size, lambda chunk: b"".join(content.parts(chunk)), rank)
-    chunks = chunks_of(content.size, CHUNK_BYTES)
-    with atomic_file.replacement(Path(path)) as file:
-        os.truncate(file.fileno(), content.size)
-        sums = thread_map(lambda chunk: _write_chunk(file.fileno(), content, chunk), chunks, THREADS)
-    return ShardFile(path.name, content.size, _joined(sums, chunks), rank)
+        shard = _upload(path, content.size, content.joined, rank)
+    else:
+        chunks = chunks_of(content.size, CHUNK_BYTES)
+        with atomic_file.replacement(Path(path)) as file:
+            os.truncate(file.fileno(), content.size)
+            sums = thread_map(lambda chunk: _write_chunk(file.fileno(), content, chunk), chunks, THREADS)
+        shard = ShardFile(path.name, content.size, _joined(sums, chunks), rank)
+    return replace(shard, tensor_crc32=content.tensor_crc32()) if sum_each else shard
 
 
 def _write_chunk(file: int, content: "_ShardContent", chunk: ByteSpan) -> int:
     checksum, at = 0, chunk.begin
     for part in content.parts(chunk):
-        checksum, left = zlib.crc32(part, checksum), memoryview(part)
+        checksum, left = content.summed(part, checksum), memoryview(part.data)
         while left:
             done = os.pwrite(file, left, at)
             left, at = left[done:], at + done
@@ -154,10 +157,20 @@ def _content_of(name: str, tensor: "Tensor") -> TensorContent:
     return TensorContent(name, dtype_of(tensor, name), tuple(tensor.shape), size, lambda begin, end: tensor_bytes.view(tensor)[begin:end])
 
 
-class _ShardContent:
-    """The bytes of a safetensors file: its header, and tensors."""
+class _ShardPart(NamedTuple):
+    """Some bytes of a shard that is written."""
 
-    def __init__(self, tensors: Sequence[TensorContent]) -> None:
+    tensor: int
+    """Its place among the tensors; -1: of the header."""
+    begin: int
+    """Within the tensor."""
+    data: bytes | memoryview
+
+
+class _ShardContent:
+    """The bytes of a safetensors file: its header, and tensors. `sum_each`: the CRC-32 of each tensor is kept, besides that of the file."""
+
+    def __init__(self, tensors: Sequence[TensorContent], *, sum_each: bool) -> None:
         # widest elements first, as safetensors does: every tensor begins at a multiple of its element's size
         self._tensors = sorted(tensors, key=lambda each: (-ELEMENT_BITS[each.dtype], each.name))
         ends = list(accumulate((each.size for each in self._tensors), initial=0))
@@ -169,22 +182,43 @@ class _ShardContent:
         self._header = len(text).to_bytes(8, "little") + text
         self._begins = [len(self._header) + end for end in ends]
         """Of each tensor, and last the size of the file."""
+        self._sums: list[dict[int, tuple[int, int]]] | None = [{} for _ in tensors] if sum_each else None
+        """Of each tensor: CRC-32 and bytes of its parts, by where they begin."""
 
     @property
     def size(self) -> int:
         return self._begins[-1]
 
-    def parts(self, chunk: ByteSpan) -> Iterator[bytes | memoryview]:
+    def joined(self, chunk: ByteSpan) -> bytes:
+        """What is from one byte to before another, in one piece."""
+        parts = list(self.parts(chunk))
+        if self._sums is not None:
+            for part in parts:
+                self.summed(part, 0)
+        return b"".join(part.data for part in parts)
+
+    def summed(self, part: _ShardPart, before: int) -> int:
+        """The CRC-32 of what came before the part and of the part. That of the part alone, which is the same where nothing came before, is kept if it is to be."""
+        checksum = zlib.crc32(part.data, before)
+        if self._sums is not None and part.tensor >= 0:
+            self._sums[part.tensor][part.begin] = (zlib.crc32(part.data) if before else checksum), len(part.data)
+        return checksum
+
+    def tensor_crc32(self) -> dict[str, int]:
+        """Of each tensor, by name, once all parts were summed."""
+        return {tensor.name: crc32_sums.joined(each for _, each in sorted(sums.items())) for tensor, sums in zip(self._tensors, self._sums or (), strict=True)}
+
+    def parts(self, chunk: ByteSpan) -> Iterator[_ShardPart]:
         """What is from one byte to before another, in order."""
         if chunk.begin < len(self._header):
-            yield self._header[chunk.begin : chunk.end]
+            yield _ShardPart(-1, 0, self._header[chunk.begin : chunk.end])
         for index in range(max(0, bisect_right(self._begins, chunk.begin) - 1), len(self._tensors)):
             start, tensor = self._begins[index], self._tensors[index]
             if start >= chunk.end:
                 return
             begin, end = max(0, chunk.begin - start), min(tensor.size, chunk.end - start)
             if begin < end:
-                yield tensor.part(begin, end)
+                yield _ShardPart(index, begin, tensor.part(begin, end))
 
 
 def verify(folder: StoragePath, shard: ShardFile, advance: Callable[[int], None] = lambda _: None) -> None:
@@ -414,10 +448,10 @@ def _tensor(content: "bytearray | mmap.mmap", start: int, name: str, described: 
     if kind not in ELEMENT_BITS:
         raise ValueError(f"tensor {name!r} has the data type {kind!r}, which this program does not know")
     dtype = torch_dtype(kind)
-    if begin == end:
-        return torch.empty(shape, dtype=dtype)
     if math.prod(shape) * dtype.itemsize != end - begin:
         raise ValueError(f"tensor {name!r} has {end - begin} bytes, which is not its shape")
+    if begin == end:
+        return torch.empty(shape, dtype=dtype)
     raw = torch.frombuffer(content, dtype=torch.uint8, count=end - begin, offset=start + begin)
     if (start + begin) % dtype.itemsize:
         raw = raw.clone()  # a file of another writer

@@ -46,9 +46,10 @@ class ShardCheckpointIO(CheckpointIO):  # type: ignore[misc]  # of another packa
             raise TypeError("storage_options: a ShardCheckpointIO has none")
         state = {**checkpoint, "callbacks": {name: without_tensors(each) for name, each in checkpoint.get("callbacks", {}).items()}}
         self._newest = Path(path)
-        if checkpoint_writer.save(state, int(checkpoint["global_step"]), path) is not None:
+        saved = checkpoint_writer.save(state, int(checkpoint["global_step"]), path)
+        if saved is not None:
             with contextlib.suppress(OSError):
-                checkpoint_directory.prune(self._newest, kept=1)  # of a path that is written again and again, such as last.ckpt
+                checkpoint_directory.prune(self._newest, kept=1, published=saved)  # of a path that is written again and again, such as last.ckpt
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """On the CPU. A file, which Lightning itself has written, is read as it reads it. Raises FileNotFoundError, UnusableCheckpoint (a digest does not match)."""
@@ -64,11 +65,19 @@ class ShardCheckpointIO(CheckpointIO):  # type: ignore[misc]  # of another packa
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """The files of this path; later, if the checkpoint that was saved last is not there yet."""
         self._to_remove.append(Path(path))
-        if self._newest is not None and not checkpoint_directory.entries(self._newest):
+        if self._newest is not None and not _is_written(self._newest):
             _log.warning("%s is not removed: %s is not written yet", path, self._newest)
             return
         while self._to_remove:
             _remove(self._to_remove.pop())
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a checkpoint is there; where storage does not say, it is not."""
+    try:
+        return bool(checkpoint_directory.entries(path))
+    except OSError:
+        return False
 
 
 def _remove(path: Path) -> None:

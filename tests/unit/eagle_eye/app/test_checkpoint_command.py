@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("EAGLE_EYE_CHECKPOINT_DIR", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("eagle_eye.training.checkpoint.checkpoint_writer.checkpoint_directory.prune", lambda _: None)
+    monkeypatch.setattr("eagle_eye.training.checkpoint.checkpoint_writer.checkpoint_directory.prune", lambda *_, **__: None)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "gpt"

@@ -53,6 +53,41 @@ def test_shards_of_two_ranks_are_loaded_by_as_many_or_by_three(node: Callable[..
         assert node(0, 2).load_into({"random": torch.tensor([0])}) is None, "nobody knows how the shard is to be cut"
 
 
+@pytest.mark.usefixtures("agreeing")
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_a_tensor_without_elements_comes_back_however_it_is_cut(node: Callable[..., Node], shape: tuple[int, ...]) -> None:  # noqa: F811
+    nodes = []
+    for rank in range(2):
+        ours = node(rank, 2)
+        with mesh(rank, 2) as on:
+            ours.save(4, state=cut(on, rank, 2, torch.empty(shape), 5 + rank))
+        ours.want(4)
+        ours.reconcile()
+        nodes.append(ours)
+    nodes[0].reconcile()
+    state, _ = checkpoint.load(nodes[0].home) or ({}, 0)
+    assert (state["model"][0].shape, state["random"].tolist()) == (shape, [5])
+    with mesh(1, 2) as on:
+        assert node(1, 2).load_into(cut(on, 1, 2, torch.empty(shape), 0)).state["random"].tolist() == [6]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_one_name_for_the_tensors_of_two_stages_makes_no_checkpoint(node: Callable[..., Node], same: bool) -> None:  # noqa: F811
+    """Each stage has a mesh of its own, and is the first that has this region; twin: replicas, which have the same."""
+    nodes = []
+    for rank in range(2):
+        ours = node(rank, 2)
+        with mesh(0, 1) as on:
+            ours.save(4, state=cut(on, 0, 1, FULL + rank * (not same), rank))
+        ours.want(4)
+        ours.reconcile()
+        nodes.append(ours)
+    nodes[0].reconcile()
+    assert [entry.step for entry in checkpoint.entries(nodes[0].home)] == [4] * same
+    told = [refusal.failure.reason for each in nodes for refusal in each.refused]
+    assert ["ranks 0 and 1 have both written tensor 'state.model.0'" in reason for reason in told] == [True] * (not same)
+
+
 def test_what_storage_cannot_hold_is_told_by_name(node: Callable[..., Node]) -> None:  # noqa: F811
     ours = node(0, 2)
     with mesh(0, 2) as on:

@@ -29,10 +29,13 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_a_part_may_have_regions_and_a_checkpoint_may_not() -> None:
-    data = manifests.encode(replace(WHOLE, tensors={"state.w": replace(WHOLE.tensors["state.w"], pieces=WHOLE.tensors["state.w"].pieces[1:])}))
+    part = replace(WHOLE, tensors=WHOLE.tensors | {"state.w": replace(WHOLE.tensors["state.w"], pieces=WHOLE.tensors["state.w"].pieces[1:])})  # type: ignore[operator]
+    data = manifests.encode(part, part=True)
     assert manifests.decode(data, PATH, part=True).step == 12
     with pytest.raises(UnusableCheckpoint, match=r"tensor 'state\.w' is not whole: 4 of 10 elements"):
         manifests.decode(data, PATH)
+    with pytest.raises(ValueError, match=r"tensor 'state\.w' is not whole: 4 of 10 elements"):
+        manifests.encode(part)
 
 
 def sealed(text: str) -> bytes:
@@ -82,6 +85,8 @@ def test_a_shard_is_a_plain_name_in_the_folder_of_the_manifest(name: object) -> 
         (put("shards", 1, "file", "a.safetensors"), "two shards have one file"), (put("shards", 0, "digest", "md5:00"), "digest 'md5:00'"),
         (put("shards", 0, "digest", "crc32:xxxxxxxx"), "no whole manifest"), (put("shards", 0, "digest", 7), "digest 7"), (put("shards", 0, "bytes", -1), "'bytes' is -1"),
         (put("finite", 1), "neither true nor false"), (put("saved", "now"), "no time"), (put("rest", []), "'rest' is no JSON object"),
+        (put("rest", "w", {"$tensor": "state.v"}), "refers to the tensor 'state.v', which no rank wrote"), (put("ranks", "1", [{"$tensor": "x"}]), "refers to the tensor 'x'"),
+        (put("shards", 0, "tensor_crc32", []), "'tensor_crc32' is no JSON object"), (put("shards", 0, "tensor_crc32", {"state.w": "x"}), "no whole manifest"),
         (lambda plain: plain.pop("step"), "it has no 'step'"), (lambda plain: plain["shards"][0].pop("digest"), "it has no 'digest'"),
     ],
 )  # fmt: skip

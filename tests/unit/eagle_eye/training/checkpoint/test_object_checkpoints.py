@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 from fsspec.implementations.memory import MemoryFileSystem
 
 from eagle_eye.training import checkpoint, messages, object_path
-from eagle_eye.training.checkpoint import LocalTensor, Region, checkpoint_directory, manifest
+from eagle_eye.training.checkpoint import LocalTensor, Region, checkpoint_directory, manifest, save_attempts
 from eagle_eye.training.checkpoint.checkpoint_reader import RestoredCheckpoint
 from eagle_eye.training.checkpoint.dcp_storage import DcpReader, DcpWriter
 from eagle_eye.training.object_path import ObjectPath
@@ -31,6 +32,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_CHECKPOINT_DIR", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH", "EAGLE_EYE_RUN", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     found: dict[str, Any] = {}
+    monkeypatch.setattr(save_attempts, "_calls", OrderedDict())  # of another job in the same directory
     monkeypatch.setattr(MemoryFileSystem, "store", found)
     monkeypatch.setattr(object_path, "PART_BYTES", CHUNK)
     return found

@@ -137,3 +137,17 @@ def test_bytes_that_belong_to_no_tensor_or_to_two_are_refused(spans: list[list[i
     text = json.dumps(header).encode()
     with pytest.raises(UnusableCheckpoint, match="overlap, or leave a hole"):
         shard_file.tensors_in(bytearray(len(text).to_bytes(8, "little") + text + bytes(8 + rest)), Path("x"))
+
+
+def without_bytes(shape: object) -> bytearray:
+    text = json.dumps({"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    return bytearray(len(text).to_bytes(8, "little") + text)
+
+
+@pytest.mark.parametrize("shape", [[1000], [], [2, 3], [-1, 0], [1 << 40]])
+def test_a_tensor_that_has_elements_and_no_bytes_is_refused(shape: list[int]) -> None:
+    """Its values would be whatever the memory held before."""
+    with pytest.raises(UnusableCheckpoint, match="is no safetensors file"):
+        shard_file.tensors_in(without_bytes(shape), Path("x"))
+    for empty in ([0], [0, 4], [4, 0]):
+        assert list(shard_file.tensors_in(without_bytes(empty), Path("x"))["x"].shape) == empty, "twin"
