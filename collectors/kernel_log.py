@@ -165,12 +165,13 @@ class KernelLogCollector:
             log.warning("%s: %d messages were lost before they were read", source.name, source.lost - self._lost.get(source.name, 0))
             self._lost[source.name] = source.lost
         for line in lines:
-            self._gpus.learn(line.text)
+            if not line.written_by:
+                self._gpus.learn(line.text)
             if message := self._messages.read(line.text):
                 yield from self._told(line, message)
 
     def _told(self, line: KernelLine, message: KernelMessage) -> Iterator[Event]:
-        key = (message.component, message.code, str(message.number), message.qualifier, message.device, message.pci, str(message.pid))
+        key = (message.component, message.code, str(message.number), message.qualifier, message.device, message.pci, str(message.pid), line.written_by)
         repeated = self._repeats.passes(key, self.clock.monotonic())
         if repeated is not None:
             yield self._event(line, message, repeated)
@@ -179,10 +180,10 @@ class KernelLogCollector:
         worker, job = self._worker_of(message.pid)
         attributes: dict[str, Any] = {
             "device": message.device, "pci": message.pci, "process": message.process, "pid": message.pid or "", "worker": worker,
-            "qualifier": message.qualifier, "repeated": repeated or "", "written_by": "" if line.of_kernel else "a program",
+            "qualifier": message.qualifier, "repeated": repeated or "", "written_by": line.written_by,
         }  # fmt: skip
         time, text = self._time_of(line), redact(message.text)
-        if message.component == "gpu" and message.code in OF_A_GPU and message.pci:
+        if message.component == "gpu" and message.code in OF_A_GPU and message.pci and not line.written_by:
             attributes |= {"reason": redact(message.detail), "code": message.number if message.number >= 0 else ""}
             return unsigned_event(OF_A_GPU[message.code], Kind.GPU, self._gpus.name_of(message.pci), time, text, "", **filled(attributes))
         attributes |= {
@@ -190,7 +191,8 @@ class KernelLogCollector:
             "advice": message.advice, "gpu": self._gpus.uuid_of(message.pci),
         }  # fmt: skip
         kind, entity = (Kind.WORKER, worker) if worker else (Kind.NODE, self.node)
-        return unsigned_event(f"kernel.{message.level}", kind, entity, time, text, job, **filled(attributes))
+        level = message.level if message.own or not line.written_by else "notice"  # a program's text may only quote the kernel
+        return unsigned_event(f"kernel.{level}", kind, entity, time, text, job, **filled(attributes))
 
     def _time_of(self, line: KernelLine) -> float:
         now = self.clock.now()

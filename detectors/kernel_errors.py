@@ -61,7 +61,7 @@ class KernelErrors:
     def _recovered(self, event: Event) -> Iterator[Claim]:
         ended = RECOVERIES.get(_key(event)[:2])
         lines = self._open.get(event.entity, {})
-        if ended is None or not lines:
+        if ended is None or not lines or event.attributes.get("written_by"):
             return
         component, code = ended
         for key in list(lines):

@@ -20,7 +20,7 @@ _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.
 
 @dataclass
 class XidErrors:
-    """Claims gpu.xid with the vendor's advice, and gpu.lost.
+    """Claims gpu.xid with the vendor's advice, and gpu.lost: by the driver's word alone, never by a program's that quotes it.
 
     What the driver itself advises (`gpu.recovery_action`) is a line of evidence of the GPU's gpu.xid; alone it informs, since
     it has no code.
@@ -37,7 +37,7 @@ class XidErrors:
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
-            if event.entity.kind is Kind.GPU and _is_of_another_job(event, frame):
+            if event.entity.kind is Kind.GPU and (event.attributes.get("written_by") or _is_of_another_job(event, frame)):
                 continue
             if event.name == "gpu.xid":
                 yield from self._xid(event)

@@ -47,6 +47,8 @@ class KernelMessage:
     """Of the kernel's first pid namespace; 0: none is named."""
     process: str = ""
     detail: str = ""
+    own: bool = False
+    """By a row of the user's own."""
 
 
 class KernelMessages:
@@ -95,6 +97,7 @@ def _message(line: MatchedLine) -> KernelMessage:
         pid=int(pid) if pid.isdecimal() and len(pid) < 10 else 0,
         process=process.strip(),
         detail=detail,
+        own=line.own,
     )
 
 

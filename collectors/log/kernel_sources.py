@@ -17,7 +17,7 @@ import msgspec
 from eagle_eye.clock import Clock
 
 from .file_tailer import FilePosition, FileTailer
-from .log_prefix import MOST_RECORD, journal_entry, kernel_line, kmsg_record
+from .log_prefix import MOST_RECORD, PROGRAM, journal_entry, kernel_line, kmsg_record
 
 KMSG = Path("/dev/kmsg")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -35,8 +35,8 @@ class KernelLine(NamedTuple):
     time: float
     """Seconds since 1970 by this node's clock; NaN: unknown."""
     text: str
-    of_kernel: bool = True
-    """False: a program wrote it into the kernel's log."""
+    written_by: str = ""
+    """The program that wrote it; '' = the kernel, or the fabric manager."""
 
 
 class SourcePosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class KmsgSource:
             if self._sequence >= 0:
                 self.lost += record.sequence - self._sequence - 1
             self._sequence = record.sequence
-            lines.append(KernelLine(started + record.since_boot_s, record.text, record.of_kernel))
+            lines.append(KernelLine(started + record.since_boot_s, record.text, "" if record.of_kernel else PROGRAM))
         return lines
 
     def close(self) -> None:
@@ -150,12 +150,12 @@ class JournalSource:
                 self.lost += 1
                 continue
             self._cursor = entry.cursor or self._cursor
-            lines.append(KernelLine(entry.time, entry.text))
+            lines.append(KernelLine(entry.time, entry.text, entry.written_by))
         return lines
 
 
 class FileSource:
-    """A file: kern.log of rsyslog, the fabric manager's, or a copy."""
+    """A file: kern.log of rsyslog, the log of all programs (syslog, messages), the fabric manager's, or a copy."""
 
     def __init__(self, path: Path, clock: Clock, position: SourcePosition) -> None:
         self.name = str(path)
@@ -175,7 +175,7 @@ class FileSource:
         data = self._tailer.read(MOST_LINES_BYTES)
         boot_time = self._clock.now() - self._clock.monotonic()
         found = (kernel_line(line, boot_time) for line in _joined(data.decode(errors="replace").splitlines()))
-        return [KernelLine(line.time, line.text) for line in found]
+        return [KernelLine(*line) for line in found]
 
     def close(self) -> None:
         self._tailer.close()

@@ -12,6 +12,8 @@ import msgspec
 
 from eagle_eye.errors import UNREADABLE, ConfigError
 
+from .quotation import is_quotation
+
 LONGEST = 1000
 """Characters of a line that are looked at."""
 
@@ -30,6 +32,8 @@ class MessageRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A text that every such line has; lines without it are not tried."""
     level: Literal["error", "notice"] = "error"
     advice: str = ""
+    printed: bool = False
+    """A line that only speaks of it (quotation.py) is a notice."""
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,13 +47,16 @@ class MatchedLine:
     row: MessageRow
     text: str
     groups: dict[str, str]
+    own: bool = False
+    """The row is the user's own."""
 
 
 class MessageTable:
     """Rows that are ready to read lines; the first that fits counts."""
 
-    def __init__(self, rows: Sequence[MessageRow]) -> None:
-        self.rows = tuple(rows)
+    def __init__(self, rows: Sequence[MessageRow], own: int = 0) -> None:
+        """`own`: how many of them, the first ones, are the user's."""
+        self.rows, self._own = tuple(rows), own
         self._compiled = [(row, re.compile(row.pattern)) for row in rows]
 
     @classmethod
@@ -57,15 +64,28 @@ class MessageTable:
         """The table of this release by its files' names, after the rows of the user's own file. `hints`: each row needs one. Raises ConfigError, with file and row."""
         mine = _rows_of(str(own), own.read_bytes, components, hints) if own else ()
         folder = resources.files(__package__)
-        return cls((*mine, *(row for name in shipped for row in _rows_of(name, folder.joinpath(*name.split("/")).read_bytes, components, hints))))
+        rows = (*mine, *(row for name in shipped for row in _rows_of(name, folder.joinpath(*name.split("/")).read_bytes, components, hints)))
+        return cls(rows, len(mine))
 
     def match(self, line: str) -> MatchedLine | None:
         """What a line without its prefix says; None where no row knows it."""
         text = line[:LONGEST]
-        for row, pattern in self._compiled:
+        for number, (row, pattern) in enumerate(self._compiled):
             if row.hint in text and (match := pattern.search(text)):
-                return MatchedLine(row, text, {name: value or "" for name, value in match.groupdict().items()})
+                told = msgspec.structs.replace(row, level="notice") if row.printed and _only_quotes(text, row, pattern) else row
+                return MatchedLine(told, text, {name: value or "" for name, value in match.groupdict().items()}, number < self._own)
         return None
+
+
+def _only_quotes(text: str, row: MessageRow, pattern: re.Pattern[str]) -> bool:
+    """No place in a line where the row fits is the line's own error."""
+    at = 0
+    while match := pattern.search(text, at):
+        at = match.start() + 1
+        hint = text.find(row.hint, match.start())
+        if not is_quotation(text, match.start(), hint + len(row.hint) if hint >= 0 else match.end()):
+            return False
+    return True
 
 
 def _rows_of(name: str, read: Callable[[], bytes], components: Sequence[str], hints: bool) -> tuple[MessageRow, ...]:

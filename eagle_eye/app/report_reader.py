@@ -146,9 +146,12 @@ class ReportReader:
             yield ReportSign(f"{job.component}.{job.code}", number, text)
         if _INFORMS.match(line) or (job is not None and job.level == "notice" and not job.advice and job.code != "warning"):
             return  # healthy jobs print it, too
+        written = kernel_line(line, math.nan)
+        kernel = self._kernel.read(written.text)
+        if kernel is not None and written.written_by:
+            return  # a program that quotes the kernel, such as grep for an Xid
         yield from self._signs.read(number, line)
         yield from told_changes(number, line)
-        kernel = self._kernel.read(kernel_line(line, math.nan).text)
         if kernel is not None and kernel.level == "error" and kernel.qualifier != "nonfatal":
             yield ReportSign(f"xid.{kernel.number}" if kernel.code == "xid" else f"kernel.{kernel.component}.{kernel.code}", number, text)
 

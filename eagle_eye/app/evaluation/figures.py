@@ -10,6 +10,9 @@ import msgspec
 from eagle_eye.errors import DataSetError
 
 from . import data_sets
+from .labelled_files import REMEDY
+
+OF_NONE = "0 of 0"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +52,12 @@ def chosen(data: Path, only: Sequence[str]) -> tuple[str, ...]:
 
 
 def figures_of(data: Path, name: str) -> Iterator[Figure]:
-    """Evaluate one data set. Raises DataSetError for what it cannot read."""
+    """Evaluate one data set; where nothing in it is judged, that is a miss. Raises DataSetError for what it cannot read."""
     adapter = importlib.import_module(f".data_sets.{name}", __package__)
+    judged = False
     for figure in adapter.figures(data / name):
-        yield msgspec.structs.replace(figure, data_set=name)
+        met = None if figure.figure.startswith(OF_NONE) else figure.met  # "all" of no case is neither met nor missed
+        judged = judged or met is not None
+        yield msgspec.structs.replace(figure, data_set=name, met=met)
+    if not judged:
+        yield Figure(data_set=name, what="all of it", figure="nothing evaluated", goal="evaluated", met=False, reason=f"{data / name} has no case with a label that is known; {REMEDY}")

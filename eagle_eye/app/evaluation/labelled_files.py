@@ -83,7 +83,7 @@ def arrays_of(path: Path, *names: str) -> Mapping[str, Any]:
     except Exception as error:  # boundary: torn archives raise errors of zipfile, zlib and numpy
         if isinstance(error, DataSetError):
             raise
-        raise DataSetError(f"{path}: no archive of arrays: {error}; {REMEDY}") from error
+        raise DataSetError(f"{path}: no archive of arrays (.npz), or a torn one; {REMEDY}") from error
     if missing := [name for name in names if name not in arrays]:
         raise DataSetError(f"{path}: {', '.join(missing)} is missing; {REMEDY}")
     return arrays

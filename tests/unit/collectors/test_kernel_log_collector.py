@@ -77,6 +77,41 @@ def test_an_error_at_the_address_of_a_gpu_names_it_and_one_at_that_of_another_de
     assert "gpu" not in card.attributes
 
 
+XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        (f'Nov 14 22:13:10 n1 watch[99]: saw "{XID}" yesterday', "watch"), (f"Nov 14 22:13:10 n1 sudo[8]: COMMAND=/usr/bin/grep {XID}", "sudo"), (f"12,101,300,-;runbook[1]: replay of {XID}", "a program"),
+        ("Nov 14 22:13:10 n1 systemd[1]: Out of memory: Killed process 12 (x)", "systemd"), ("Nov 14 22:13:10 n1 python[9]: XFS (sda): Corruption detected", "python"),
+        ("Nov 14 22:13:10 n1 sudo[8]: COMMAND=/usr/bin/grep Kernel panic /var/log/kern.log", "sudo"), ("Nov 14 22:13:10 n1 w[1]: NVRM: GPU at PCI:0000:29:00: GPU has fallen off the bus.", "w"),
+    ],
+)  # fmt: skip
+def test_twin_a_program_that_quotes_the_kernel_informs_and_names_no_gpu(node: Node, line: str, program: str) -> None:
+    (event,) = node.told(line)
+    assert (event.name, event.entity.kind, event.attributes["written_by"]) == ("kernel.notice", Kind.NODE, program)
+
+
+def test_a_quotation_hides_neither_the_xid_nor_the_gpu_that_it_is_of(node: Node) -> None:
+    quoted, xid = node.told(f"Nov 14 22:13:09 n1 watch[9]: NVRM: GPU at PCI:0000:9b:00: {UUID}", f"Nov 14 22:13:10 n1 watch[9]: {XID}", f"Nov 14 22:13:10 n1 kernel: {XID}")
+    assert quoted.name == "kernel.notice"
+    assert (xid.name, xid.entity.name, xid.attributes.get("written_by")) == ("gpu.xid", "0000:9b:00.0", None)
+
+
+def test_the_fabric_managers_own_lines_in_the_log_of_all_programs_are_errors(node: Node) -> None:
+    (event,) = node.told("Nov 14 22:13:10 n1 nv-fabricmanager[841]: detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33")
+    assert (event.name, event.attributes["number"]) == ("kernel.error", "20034")
+
+
+def test_a_row_of_the_users_own_says_how_bad_a_programs_line_is(node: Node) -> None:
+    own = node.folder / "own.toml"
+    own.write_text('[[message]]\ncomponent = "disk"\ncode = "site_check"\npattern = "site check: (?P<device>.*) is broken"\n')
+    node.collector = node.start(patterns=str(own))
+    (event,) = node.told("Nov 14 22:13:10 n1 check[7]: site check: sda is broken")
+    assert (event.name, event.attributes["written_by"]) == ("kernel.error", "check")
+
+
 def test_twin_a_line_that_nobody_knows_is_no_event(node: Node) -> None:
     assert node.told("nvidia-nvswitch2: open (major=510)", "", "Xid") == []
 

@@ -83,3 +83,11 @@ def test_an_incident_of_it_informs_and_names_nobody() -> None:
 def test_who_writes_into_the_kernels_log_is_named_as_a_program() -> None:
     (claim,) = claims_of(KernelErrors(), [cut_frame(BEGAN, told(component="disk", code="io_error", written_by="a program"))])
     assert "written by a program" in claim.evidence[0].text
+
+
+def test_twin_a_program_that_says_that_a_link_is_up_ends_nothing() -> None:
+    down = told(component="network", code="link_down", device="eth0")
+    up = {"component": "network", "code": "link_up", "device": "eth0"}
+    quoted = claims_of(KernelErrors(), [cut_frame(BEGAN, down), cut_frame(BEGAN + 1, told("kernel.notice", BEGAN + 1, **up, written_by="watch"))])
+    said = claims_of(KernelErrors(), [cut_frame(BEGAN, down), cut_frame(BEGAN + 1, told("kernel.notice", BEGAN + 1, **up))])
+    assert ([claim.active for claim in quoted], [claim.active for claim in said]) == ([True], [True, False])

@@ -21,6 +21,13 @@ def test_fault_a_double_bit_error_is_told_with_the_vendors_advice() -> None:
     assert "drain" in claim.evidence[0].text
 
 
+def test_twin_what_a_program_quotes_of_the_driver_is_no_proof() -> None:
+    quoted = [event("gpu.xid", GPU, BEGAN, code=79, written_by="watch"), event("gpu.lost", GPU, BEGAN, reason="fallen off the bus", written_by="a program")]
+    assert claims_of(XidErrors(), [cut_frame(BEGAN, *quoted)]) == []
+    (claim,) = claims_of(XidErrors(), [cut_frame(BEGAN, *quoted, xid(79))])
+    assert claim.kind == "gpu.xid"
+
+
 def test_twin_a_cleanup_after_an_ended_process_scores_low() -> None:
     (claim,) = claims_of(XidErrors(), [cut_frame(BEGAN, xid(45))])
     assert claim.score < 0.5

@@ -1,9 +1,12 @@
 """Lines as NCCL, RCCL, torch, CUDA and schedulers of several releases print them: what they are, how bad, of which rank; and the harmless line that looks alike."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectors.log.job_messages import COMPONENTS, TABLES, JobMessage, JobMessages, JobOutput
 from collectors.log.message_table import MessageTable
+from collectors.log.traceback_reader import TRACEBACK
 
 TABLE = JobMessages()
 
@@ -78,6 +81,51 @@ LINES = [
     ("srun: error: Node failure on node3", ("scheduler", "node_failure", "error"), ""),
     ("slurmstepd: error: Exceeded job memory limit at some point.", ("scheduler", "oom_kill", "error"), ""),
     ("mpirun noticed that process rank 3 with PID 1234 on node n1 exited on signal 9 (Killed).", ("scheduler", "task_ended", "notice"), "3"),
+    ("srun: error: gpu-1: task 0: Bus error (core dumped)", ("scheduler", "task_ended", "notice"), ""),
+    ("srun: error: gpu-1: task 0: Segmentation fault (core dumped)", ("scheduler", "task_ended", "notice"), ""),
+    ("/usr/bin/bash: line 1: 123 Aborted                 (core dumped) python x.py", ("python", "aborted", "error"), ""),
+    ("/usr/bin/bash: line 1: 123 Bus error               python x.py", ("python", "bus_error", "error"), ""),
+    ("./run.sh: line 12: 12345 Killed                  python train.py", ("python", "killed", "error"), ""),
+    ("MemoryError", ("memory", "out_of_memory", "error"), ""),
+    ("numpy.core._exceptions._ArrayMemoryError: Unable to allocate 12.0 GiB for an array with shape (1, 2)", ("memory", "out_of_memory", "error"), ""),
+    ("OSError: [Errno 108] Cannot send after transport endpoint shutdown", ("storage", "not_connected", "error"), ""),
+    ("TimeoutError: [Errno 110] Connection timed out: '/mnt/nfs'", ("storage", "timed_out", "error"), ""),
+    ("OSError: [Errno 112] Host is down: '/mnt/cifs/a'", ("storage", "timed_out", "error"), ""),
+    ("socket.gaierror: [Errno -3] Temporary failure in name resolution", ("network", "name_resolution", "error"), ""),
+    ("OSError: [Errno 113] No route to host", ("network", "no_route", "error"), ""),
+    ("gpu-1:1234:5678 [5] NCCL INFO socketPollConnect: connect to 10.0.0.2<1> returned No route to host, retrying (1/34) after sleep for 100 msec", ("network", "retry", "notice"), ""),
+    ("gpu-1:1234:5678 [5] misc/socket.cc:484 NCCL WARN socketPollConnect: connect to 10.0.0.2<1> failed : No route to host", ("nccl", "transport", "error"), ""),
+    ("RuntimeError: Timed out initializing process group in store based barrier on rank: 3, for key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)", ("torch", "store_timeout", "error"), "3"),
+    ("torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /0/default_pg/0/store_based_barrier_key:1", ("torch", "store_timeout", "error"), ""),
+    ("[E TCPStore.cpp:330] [c10d] TCP client failed to connect/validate to host 10.0.0.1:29500 - timed out (try=1, timeout=600000ms): Connection timed out", ("torch", "store_timeout", "error"), ""),
+    ("[W TCPStore.cpp:330] [c10d] TCP client failed to connect/validate to host 10.0.0.1:29500 - retrying (try=0, timeout=600000ms, delay=512ms): Connection refused", ("torch", "store_retry", "notice"), ""),
+    ("RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Timeout waiting for key: default_pg/0/0 after 1800000 ms", ("torch", "communicator_setup", "error"), "1"),
+    ("torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer", ("torch", "communicator_setup", "error"), "3"),
+    ("RuntimeError: Timeout waiting for key: default_pg/0/0 after 1800000 ms", ("torch", "store_timeout", "error"), ""),
+    ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", ("torch", "rendezvous_failed", "error"), ""),
+    ("torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.", ("torch", "rendezvous_failed", "error"), ""),
+    ("RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 1.", ("torch", "monitored_barrier", "error"), ""),
+    ("[E ProcessGroupNCCL.cpp:587] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=1800000) ran for 1802710 milliseconds before timing out.", ("torch", "collective_timeout", "error"), "3"),
+    ("[E ProcessGroupNCCL.cpp:341] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.", ("torch", "watchdog_ended", "error"), ""),
+    ("[E ProcessGroupNCCL.cpp:915] [Rank 3] NCCL watchdog thread terminated with exception: CUDA error: unspecified launch failure", ("torch", "watchdog_ended", "error"), ""),
+    ("RuntimeError: NCCL communicator was aborted on rank 3.  Original reason for failure was: NCCL error: unhandled system error", ("torch", "communicator_aborted", "error"), "3"),
+    ("RuntimeError: NCCL error in: /opt/conda/torch/lib/c10d/ProcessGroupNCCL.cpp:911, unhandled system error, NCCL version 2.7.8", ("nccl", "error", "error"), ""),
+    ("  what():  NCCL error in: ProcessGroupNCCL.cpp:1, unhandled cuda error", ("nccl", "error", "error"), ""),
+    ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", ("nccl", "error", "error"), ""),
+    ("ncclInternalError: Internal check failed.", ("nccl", "error", "error"), ""),
+    ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.", ("nccl", "error", "error"), ""),
+    ("RuntimeError: CUDA driver error: device not ready", ("cuda", "error", "error"), ""),
+    ("RuntimeError: CUDA driver error: unknown error", ("cuda", "internal_error", "error"), ""),
+    ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", ("cuda", "error", "error"), ""),
+    ("RuntimeError: Triton Error [CUDA]: uncorrectable ECC error encountered", ("cuda", "ecc_error", "error"), ""),
+    ("cuda runtime error (59) : device-side assert triggered at /pytorch/x.cu:1", ("cuda", "error", "error"), ""),
+    ("RuntimeError: HIP error: an illegal memory access was encountered", ("cuda", "error", "error"), ""),
+    ("torch.AcceleratorError: CUDA error: out of memory", ("memory", "gpu_out_of_memory", "error"), ""),
+    ("RuntimeError: CUDA driver error: out of memory", ("memory", "gpu_out_of_memory", "error"), ""),
+    ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable", ("cuda", "init_failed", "error"), ""),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before? Error 101: invalid device ordinal", ("cuda", "init_failed", "error"), ""),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before? Error 802: system not yet initialized", ("cuda", "not_ready", "error"), ""),
+    ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", ("cuda", "no_driver", "error"), ""),
     ("[2025-12-19 13:07:07] PEER_DEAD: Process 1524345 on node 172.16.64.245 managing GPU 1", ("nccl", "process_dead", "error"), ""),
     ('  "event": "PEER_DEAD",', ("nccl", "process_dead", "error"), ""),
 ]
@@ -97,6 +145,11 @@ INNOCENT = [
     "[W ProcessGroupNCCL.cpp:1856] Warning: 0NCCL_AVOID_RECORD_STREAMS=1 has no effect for point-to-point collectives.",
     "downloading shard segfaults.tar Segmentation-dataset",
     "Setting ulimit to avoid too many open files",
+    "Waiting in store based barrier to initialize process group for rank: 3, key: store_based_barrier_key:1 (world_size=4, num_workers_joined=3, timeout=0:30:00)",
+    "Rank 3: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.",
+    "TimeoutError: [Errno 110] Connection timed out",
+    "[rank0]: Rank 3 successfully reached monitoredBarrier",
+    "WorkNCCL(OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=1800000)",
 ]
 
 
@@ -116,6 +169,78 @@ def test_twin_what_looks_alike_and_is_harmless_is_no_error(line: str) -> None:
     assert not any(message.level == "error" for message in read(line))
 
 
-def test_the_hints_are_few_enough_to_be_searched_fast() -> None:
-    """Aho-Corasick's packed search takes 64 texts: with 71 it was five times slower. One is that of tracebacks."""
-    assert len({row.hint for row in MessageTable.load(TABLES, COMPONENTS).rows}) < 64
+def test_the_hints_of_one_search_are_few_enough_to_be_searched_fast() -> None:
+    """Aho-Corasick's packed search takes 64 texts: with 71 it was five times slower."""
+    texts = [text for texts in TABLE.searches for text in texts]
+    assert max(map(len, TABLE.searches)) <= 64
+    assert sorted(texts) == sorted({row.hint for row in MessageTable.load(TABLES, COMPONENTS).rows} | {TRACEBACK})
+
+
+def test_hits_of_several_searches_come_in_the_order_of_the_lines() -> None:
+    piece = b"".join(f"RuntimeError: {text} x\n".encode() for texts in zip(*TABLE.searches, strict=False) for text in texts)
+    hits = list(TABLE.hits(piece))
+    assert hits == sorted(hits)
+    assert len({piece.count(b"\n", 0, hit) for hit in hits}) == piece.count(b"\n")
+
+
+QUOTATIONS = [
+    "prompt: How do I fix CUDA out of memory?",
+    "decoded: Q: What does 'No space left on device' mean? A: the disk is full",
+    'eval sample 12: "Segmentation fault" appears when a pointer is invalid',
+    "Loaded StackOverflow dump: title='OSError: [Errno 24] Too many open files in Python'",
+    '{"text": "I get Input/output error when reading my drive", "label": 3}',
+    'sample text: "RuntimeError: CUDA error: an illegal memory access was encountered"',
+    "INFO checkpoint: handling 'Stale file handle' by retry, ok",
+    "INFO pip: Installing collected packages: torch; No route to host fallback disabled",
+    "OSError caught: [Errno 28] No space left on device, writing to /fallback instead",
+    "INFO retry: OSError: [Errno 116] Stale file handle, retrying (1/5)",
+    "2025-07-03 04:05:06 INFO loader: [Errno 5] Input/output error",
+    "WARNING batch 3: CUDA out of memory. skipping batch",
+    "comment = CUDA error: what does it mean?",
+    "    except MemoryError:",
+    "    raise MemoryError",
+    "    raise RendezvousTimeoutError(message)",
+    "paper: we study ncclSystemError: and its causes?",
+    "answer: `RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED`",
+    "step 3: how to read a Segmentation fault",
+    "the shell prints Killed  when memory runs out",
+    "UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment",
+    "UserWarning: CUDA initialization: Found no NVIDIA driver on your system.",
+    "export PYTHONFAULTHANDLER=1 # prints Fatal Python error: on crash",
+]
+
+
+@pytest.mark.parametrize("line", QUOTATIONS)
+def test_twin_a_line_that_only_speaks_of_an_error_is_a_notice_at_most(line: str) -> None:
+    assert all(message.level == "notice" for message in read(line))
+
+
+PRINTED = [
+    "2025-07-03 04:05:06,123 ERROR trainer: OSError: [Errno 28] No space left on device: '/x'",
+    "ERROR:root:checkpoint failed: [Errno 28] No space left on device: '/ckpt/a b'",
+    "2025-07-03 04:05:06.123 | ERROR    | train:main:12 - [Errno 28] No space left on device: '/x'",
+    "cp: error writing '/x': No space left on device",
+    "mkdir: cannot create directory ‘/x’: Read-only file system",
+    "Error: write failed: No space left on device (os error 28)",
+    "OSError: Can't write the ranks' data: [Errno 28] No space left on device",
+    "RuntimeError: unable to mmap 1024 bytes from file <x>: Cannot allocate memory (12)",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes. Error code 12 (Cannot allocate memory)",
+    "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)",
+    "[1,3]<stderr>:OSError: [Errno 5] Input/output error: '/d/x'",
+    "(RayWorker pid=123, ip=10.0.0.1) OSError: [Errno 116] Stale file handle",
+    "[n1:123:0:123] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
+    "ERROR 07-03 04:05:06 engine.py:12] CUDA out of memory. Tried to allocate 2 GiB",
+    "worker 3 failed: CUDA error: an illegal memory access was encountered",
+    "failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED",
+    "a prompt with 'CUDA out of memory' in it: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+]
+
+
+@pytest.mark.parametrize("line", PRINTED)
+def test_what_loggers_and_shells_put_before_an_error_makes_it_no_quotation(line: str) -> None:
+    assert [message.level for message in read(line)] == ["error"]
+
+
+@given(st.text(alphabet="\"'`“‘ :=(a1[]", max_size=900), st.sampled_from(["No space left on device", "OSError: [Errno 5] Input/output error: '/x'", "MemoryError"]))
+def test_no_text_before_an_error_stops_it(before: str, error: str) -> None:
+    assert all(message.level in ("error", "notice") for message in read((before + error).replace("\n", " ")))

@@ -273,6 +273,16 @@ LINES = [
     ("(NULL net_device): hw csum failure", ("network", "checksum", "notice"), "(NULL net_device)"),
     ("infiniband efa_0: Failed to process command CREATE_QP (opcode 3) comp_status 7 err -12", ("network", "command_failed", "notice"), "efa_0"),
     ("JBD2: no valid journal superblock found", ("filesystem", "error", "error"), ""),
+    ("Out of memory (oom_kill_allocating_task): Kill process 1234 (python) score 0 or sacrifice child", ("memory", "oom_kill", "error"), ""),
+    ("Out of memory (oom_kill_allocating_task): Killed process 1234 (python) total-vm:1kB", ("memory", "oom_kill", "error"), ""),
+    ("mce: Fatal machine check from unknown source", ("cpu", "machine_check", "error"), ""),
+    ("mce: Fatal local machine check", ("cpu", "machine_check", "error"), ""),
+    ("mce: CMCI storm subsided: switching to interrupt mode", ("cpu", "machine_check", "notice"), ""),
+    ("thermal_sys: Critical temperature reached (102 C), shutting down", ("cpu", "thermal", "error"), ""),
+    ("mlx5_core 0000:5e:00.0: synd 0x8: unrecoverable hardware error.", ("network", "firmware", "error"), "0000:5e:00.0"),
+    ("EXT4-fs (nvme0n1p2): error count since last fsck: 3", ("filesystem", "earlier_errors", "notice"), "nvme0n1p2"),
+    ("EXT4-fs (nvme0n1p2): initial error at time 1690000000: ext4_validate_block_bitmap:420", ("filesystem", "earlier_errors", "notice"), "nvme0n1p2"),
+    ("EXT4-fs (nvme0n1p2): last error at time 1690000000: ext4_find_entry:1455: inode 2", ("filesystem", "earlier_errors", "notice"), "nvme0n1p2"),
 ]
 
 INNOCENT = [
@@ -363,6 +373,9 @@ INNOCENT = [
     "cgroup: cgroup: disabling cgroup2 socket matching due to net_prio or net_cls activation",
     "nf_conntrack version 0.5.0 (65536 buckets, 262144 max)",
     "Lustre: DEBUG MARKER: Connection test",
+    "mlx5_core 0000:5e:00.0: synd 0x0: no error",
+    "thermal_sys: Registered thermal governor 'step_wise'",
+    "EXT4-fs (sda1): last mounted on /data",
     "EXT4-fs (sda1): warning: maximal mount count reached, running e2fsck is recommended",
 ]
 

@@ -41,7 +41,7 @@ def test_records_of_the_device_have_the_time_at_which_they_were_written(clock: F
     writer.send(b"4,12,1500000,-;NVRM: one\n SUBSYSTEM=pci\n")
     writer.send(b"11,13,2500000,-;by a program\n")
     started = clock.now() - clock.monotonic()
-    assert [(line.time - started, line.text, line.of_kernel) for line in source.read()] == [(1.5, "NVRM: one", True), (2.5, "by a program", False)]
+    assert [(line.time - started, line.text, line.written_by) for line in source.read()] == [(1.5, "NVRM: one", ""), (2.5, "by a program", "a program")]
     source.close()
 
 
@@ -155,7 +155,8 @@ def test_a_file_is_followed_and_its_lines_lose_their_prefix(clock: FakeClock, tm
     assert source.read() == []
     with path.open("a") as file:
         file.write("[   2.5] NVRM: one\nno time\n")
-    assert [line.text for line in source.read()] == ["NVRM: one", "no time"]
+        file.write("Nov 14 22:13:10 n1 watch[9]: NVRM: two\n")
+    assert [(line.text, line.written_by) for line in source.read()] == [("NVRM: one", ""), ("no time", ""), ("n1 watch[9]: NVRM: two", "watch")]
     assert FileSource(path, clock, source.position).read() == []
 
 

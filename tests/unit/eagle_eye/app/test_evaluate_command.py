@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,6 +181,46 @@ def test_a_torn_data_set_is_named_with_a_remedy(tmp_path: Path, sample: Sample, 
     with pytest.raises(DataSetError, match="copy the data set again") as raised:
         list(figures_of(tmp_path, name))
     assert named in str(raised.value)
+
+
+def without_labels(data: Path) -> None:
+    write(data / "straggler_ops" / "labels.json", [])
+
+
+def with_no_known_file(data: Path) -> None:
+    write(data / "nccl_samples" / "README.md", "x")
+
+
+def with_no_lines(data: Path) -> None:
+    write(data / "gpu_node_logs" / "kernel_lines.jsonl", "")
+    write(data / "gpu_node_logs" / "labels.json", [])
+
+
+@pytest.mark.parametrize("sample", [without_labels, with_no_known_file, with_no_lines])
+def test_a_data_set_in_which_nothing_is_judged_is_missed(tmp_path: Path, sample: Sample) -> None:
+    sample(tmp_path)
+    result = evaluate(tmp_path, "--json")
+    assert result.exit_code == 1
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert rows[-1]["figure"] == "nothing evaluated"
+    assert not any(row["met"] for row in rows)
+
+
+def test_twin_one_case_is_enough_and_an_empty_part_is_neither_met_nor_missed(tmp_path: Path) -> None:
+    row = {"line": "I/O error, dev sda, sector 4", "component": "disk", "kind": "", "code": None}
+    write(tmp_path / "gpu_node_logs" / "kernel_lines.jsonl", json.dumps(row))
+    write(tmp_path / "gpu_node_logs" / "labels.json", [])
+    assert [(each.figure, each.met) for each in figures_of(tmp_path, "gpu_node_logs")] == [("1 of 1", True), ("0 of 0", None), ("1 of 1", True)]
+
+
+def test_a_pickle_in_place_of_arrays_is_refused_in_our_own_words(tmp_path: Path) -> None:
+    torn_archive(tmp_path)
+    path = tmp_path / "straggler_ops" / "trace_X.npz"
+    for content in (pickle.dumps({"step": [1]}), path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(DataSetError, match=r"no archive of arrays \(\.npz\)") as raised:
+            list(figures_of(tmp_path, "straggler_ops"))
+        assert "allow_pickle" not in str(raised.value)
 
 
 def test_one_data_set_that_is_torn_leaves_the_others_evaluated(tmp_path: Path) -> None:
