@@ -12,6 +12,9 @@ a step or, of shorter ones, a fifth of a second. It is compared twice (features/
 It is the worker's own only where its work is known to be that of the others: tokens are logged, or other stages of its replica, through which the same batches go, are as
 fast as ever. Else it may have longer sequences: that is worker.unequal_compute, which accuses nobody, and is told only of a worker that has changed. Workers that compute
 one layer together wait for one another in it: where all of them are slower, so that it cannot be seen which is, nobody is accused either, unless they are all of a node.
+
+Who has been slower from the first observations of the epoch on, and has no past that was faster, may have work of its own (rank 0 logs, an expert is chosen more often): it is told, as half as likely.
+Where one worker after the other was told and kept up again, the work wanders: that is nobody's machine.
 """
 
 import logging
@@ -19,6 +22,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,7 +37,7 @@ from .features.active_claims import ActiveClaims
 from .features.compute_baseline import fitted, recalled, sample_of, shape_of, split_of
 from .features.compute_past import ComputePast
 from .features.current_steps import CurrentSteps
-from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
+from .features.own_compute import COMPUTE, compute_of, longer_sequences, of_the_script, work_of
 from .features.peer_roles import PeerRoles, above_peers, median_of_role, peer_roles
 from .features.processor_signals import QUEUED, ProcessorSignals
 from .features.robust_deviation import NORMAL_MAD
@@ -50,8 +54,12 @@ SPREAD = 6.0
 """Peers whose levels differ: so many robust deviations of these are nothing unusual."""
 ROWS = 16
 """Newest observations that tell how slow a worker is."""
-LONGER = 1.02
-"""A sequence so much longer than those of the others is more work than its tokens say."""
+FROM_THE_START = "slower from the start"
+"""Status of a claim (diagnosis/causes.py): nothing shows that the worker was ever as fast as the others."""
+SURE, UNSURE = 0.8, 0.5
+"""Scores of a worker that became slower, and of one that has been so from the start."""
+MANY, WITHIN = 3, 300
+"""So many other workers, one after the other, of late: the work wanders, and whom it comes to next is not accused."""
 
 Truths = NDArray[np.bool_]
 
@@ -122,8 +130,14 @@ class FailSlow:
     """Digest of the newest baseline that was looked at."""
     _rows: deque[tuple[Floats, Floats]] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     """Slowness beside the peers and beside the past."""
-    _told: dict[str, tuple[bool, int]] = field(default_factory=dict, init=False, repr=False)
-    """Worker → whether it was found beside its past, and which of the slownesses that are tested."""
+    _first: list[Floats] = field(default_factory=list, init=False, repr=False)
+    """Slowness beside the peers in the first observations of these workers, `steps` of them."""
+    _observed: int = field(default=0, init=False, repr=False)
+    """Observations of these workers."""
+    _passing: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    """Worker that was told to be slower and kept up again, or was not told for the work that wanders → observation in which it was found."""
+    _told: dict[str, tuple[bool, int, int]] = field(default_factory=dict, init=False, repr=False)
+    """Worker → whether it was found beside its past, which of the slownesses that are tested, and in which observation."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -174,6 +188,9 @@ class FailSlow:
         self._past.begin(step.workers)
         self._beside_peers, self._beside_past = (SlownessTest.of(len(step.workers)) for _ in range(2))
         self._rows.clear()
+        self._first.clear()
+        self._passing.clear()
+        self._observed = 0
 
     def _recall(self, baseline: Baseline | None) -> None:
         """Take over the past that an earlier server saw, while none was seen here."""
@@ -198,9 +215,7 @@ class FailSlow:
         excused: Truths = (queued >= QUEUED) | (np.isnan(read) & np.isfinite(read).any()) | self._signals.held_back(step.workers) | self._signals.on_full_nodes(step.workers)
         if "compiled_graphs" in step.values:
             excused |= step.values["compiled_graphs"] > 0
-        lengths = step.values.get("sequence_length")
-        if lengths is not None and np.isfinite(lengths).any():
-            excused |= lengths > LONGER * np.nanmedian(lengths)
+        excused |= longer_sequences(step, 0.5)
         lag = step.values.get("gpu_lag_s")
         if lag is not None:
             beyond = self._compared(per_work)
@@ -227,6 +242,9 @@ class FailSlow:
         self._beside_peers.update(beside_peers, np.maximum(least, self._spread(roles)), roles.role, summed.begin)
         self._beside_past.update(beside_past, np.maximum(least, 0.5 * self._beside_past.noise.scales()), roles.role, summed.begin)
         self._rows.append((beside_peers.astype(np.float32), beside_past.astype(np.float32)))
+        self._observed += 1
+        if len(self._first) < self.steps:
+            self._first.append(beside_peers.astype(np.float32))
         yield from self._report(now, summed.own / np.maximum(summed.step_s, 1e-9))
 
     def _allowed(self) -> Doubles:
@@ -276,17 +294,21 @@ class FailSlow:
         allowed = 0.0 if proof.by_past else float(self._spread(self._roles)[index])
         if not (slower >= max(math.log(self.told), allowed) and share * (1.0 - math.exp(-slower)) >= self.lost):
             return
-        doubt = self._doubt(index, recent, slower)
+        doubt = self._doubt(index, recent, slower) or self._wandering(worker)
         if doubt and not proof.by_past:
             return
-        self._told[worker] = proof.by_past, proof.which
+        self._told[worker] = proof.by_past, proof.which, self._observed
         text = f"worker {worker} computes {math.exp(slower):.2f} times as long as {_BESIDE[proof.by_past]}, in {proof.observations} observations; {proof.chance}"
         evidence = [Evidence(text=text, metric="compute_ratio", value=math.exp(slower), threshold=self.told)]
         other = float(self._recent(proof.observations, by_past=not proof.by_past)[index])
         if math.isfinite(other):
             evidence.append(Evidence(text=f"beside {_BESIDE[not proof.by_past]} it computes {math.exp(other):.2f} times as long"))
-        kind, score = ("worker.unequal_compute", 0.7) if doubt else ("worker.slower", 0.8)
+        kind, score = ("worker.unequal_compute", 0.7) if doubt else ("worker.slower", SURE)
         evidence += [Evidence(text=doubt)] if doubt else []
+        if not doubt and not proof.by_past and self._from_the_start(index, slower, other):
+            score = UNSURE
+            text = "it has been so from the first observations of this epoch on, and was never seen to be as fast as its peers: it may have work of its own"
+            evidence.append(Evidence(text=text, status=FROM_THE_START))
         claim = Claim(entity=Entity(kind=Kind.WORKER, name=worker), kind=kind, score=score, since=proof.since, evidence=tuple(evidence))
         yield from self._claims.report(claim, revise=False)
 
@@ -307,15 +329,31 @@ class FailSlow:
             return "its script logs no tokens (monitor.log(tokens=...)), so that more work cannot be told from a slow machine"
         return ""
 
+    def _from_the_start(self, index: int, slower: float, beside_past: float) -> bool:
+        """It was nearly as slow in its first observations, and is not slower than in its own past (NaN: there is none)."""
+        return float(_median(np.array(self._first))[index]) >= 0.5 * slower and not beside_past >= 0.5 * slower
+
+    def _wandering(self, worker: str) -> str:
+        """Why what it computes longer is work that goes from one to the next; '' if nothing shows that."""
+        found = sorted(at for name, at in self._passing.items() if name != worker and self._observed - at <= WITHIN)
+        times = sum(at - before > ROWS for before, at in pairwise([-ROWS - 1, *found]))  # what slows a node slows all of its workers at once
+        if times < MANY:
+            return ""
+        if self._observed - self._passing.get(worker, -MEMORY - 1) > MEMORY:
+            self._passing[worker] = self._observed
+        return f"other workers were slower before it, {times} times of late, and kept up again: it is work that wanders"
+
     def _recover(self, now: float) -> Iterator[Claim]:
         if not self._told:
             return
         index_of = {name: index for index, name in enumerate(self._workers)}
-        for worker, (by_past, which) in list(self._told.items()):
+        for worker, (by_past, which, at) in list(self._told.items()):
             index = index_of.get(worker)
             if index is not None and not (self._beside_past if by_past else self._beside_peers).is_over(which, index):
                 continue
             del self._told[worker]
+            if (Entity(kind=Kind.WORKER, name=worker), "worker.slower") in self._claims:
+                self._passing[worker] = at
             if index is not None:
                 self._beside_peers.forget(index)
                 self._beside_past.forget(index)

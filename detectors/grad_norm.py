@@ -27,7 +27,7 @@ SCORE = 0.6
 class GradientNorm:
     """Claims grad_norm.jump of the job, from the largest finite norm that a worker logged; what is no number is loss.not_finite.
 
-    A norm that stays where it is for `window` steps is its level from then on: another batch size or loss may make it.
+    A norm of zero is none: steps that only gather gradients log it. A norm that stays where it is for `window` steps is its level from then on: another batch size or loss may make it.
     """
 
     needs_job: ClassVar[bool] = True
@@ -52,8 +52,9 @@ class GradientNorm:
             yield from self._claims.withdraw_all(event.time, why)
         for step in self._steps.of(frame):
             norms = step.values.get("grad_norm")
-            if norms is not None and np.isfinite(norms).any():
-                yield from self._judge(step, np.where(np.isfinite(norms), norms, -np.inf), Entity(kind=Kind.JOB, name=frame.job))
+            known = np.isfinite(norms) & (norms > 0.0) if norms is not None else np.zeros(0, np.bool_)
+            if norms is not None and known.any():
+                yield from self._judge(step, np.where(known, norms, -np.inf), Entity(kind=Kind.JOB, name=frame.job))
 
     def _judge(self, step: Step, norms: np.ndarray, job: Entity) -> Iterator[Claim]:
         place = int(norms.argmax())

@@ -1,9 +1,10 @@
 """A loss that is NaN or infinite, or that spikes."""
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,33 @@ from .features.printed_losses import PrintedLoss, PrintedLosses
 from .features.robust_deviation import NORMAL_MAD
 
 Truths = NDArray[np.bool_]
+NOT_FINITE, BAD_STEP = "loss.not_finite", "loss.bad_step"
+NO_NUMBER = re.compile(r"\b(nans?|infs?|infinity|infinite|finite)\b", re.IGNORECASE)
+"""In an exception: the script has ended itself because of such a number."""
+
+
+class _BadStep(NamedTuple):
+    """The first step of which a loss was no number, while it is not known whether that lasts."""
+
+    number: int
+    end: float
+    workers: tuple[str, ...]
+    """Whose it was; (): that of all who logged one."""
+    times: int = 1
+    """Steps in succession in which it was theirs, and not that of most."""
 
 
 @dataclass
 class Loss:
-    """Claims loss.not_finite of the worker that had it first, and loss.spike of the job (informs).
+    """Claims loss.not_finite of the worker that had it first; loss.bad_step and loss.spike of the job, which inform.
 
     One worker's NaN reaches all workers with the next gradient exchange, and their gradient norms at once. So only the
-    loss of the first bad step accuses. Where all have it in the same step, the gradients of the step before were bad: whoever logged the norm of
+    loss of the first bad step accuses, and only once the next step that tells shows that it has done so: most losses are none there, or a gradient norm is none;
+    or once its worker has raised an exception that names such a number, so that no step follows. Until then, and where the next losses are numbers again (a batch
+    that was masked as a whole, a step that a scaler left out), it is a bad step, and there is nothing to roll back.
+    A NaN of the same workers alone, again and again, is theirs after `norm_steps` steps: no others have it from them.
+
+    Where all have it in the same step, the gradients of the step before were bad: whoever logged the norm of
     its own, before they were exchanged, and alone had none that is a number, is accused; nobody is where all norms were numbers, or most were none.
     A bad gradient norm alone counts after `norm_steps` successive steps: a loss scaler produces a single one and skips that step.
 
@@ -44,7 +64,7 @@ class Loss:
     deviations: Ratio = 8.0
     """A spike is above the window's median by so many robust standard deviations ..."""
     factor: Ratio = 1.5
-    """... and by this factor."""
+    """... and by this factor; where the loss is below zero, by as much of its size. One around zero has none: there it is above the highest of the window by this factor."""
     printed_losses: Count = 3
     """Successive lines of a worker's log whose loss is no number, and no overflow step explains it; of a script that logs no loss."""
     printed_norms: Count = 20
@@ -55,7 +75,11 @@ class Loss:
     _bad_norms: int = field(default=0, init=False, repr=False)
     _origins: tuple[int, tuple[str, ...]] = field(default=(-1, ()), init=False, repr=False)
     """The newest step, and the workers, fewer than half, whose gradient norm alone was no number in it."""
+    _first: _BadStep | None = field(default=None, init=False, repr=False)
+    _raised: set[str] = field(default_factory=set, init=False, repr=False)
+    """Workers of this epoch that have ended themselves because of such a number."""
     _finite: int = field(default=0, init=False, repr=False)
+    """Successive steps that told numbers, and nothing else."""
     _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
@@ -67,54 +91,79 @@ class Loss:
         for event, why in self._steps.ends(frame):
             self._losses.clear()
             self._printed.begin_epoch(event.time)
-            self._bad_norms, self._origins = 0, (-1, ())
+            self._bad_norms, self._origins, self._first = 0, (-1, ()), None
+            self._raised.clear()
             yield from self._claims.withdraw_all(event.time, why)
+        for event in frame.events:
+            if event.name == "exception" and NO_NUMBER.search(f"{event.attributes.get('type', '')} {event.attributes.get('message', '')}"):
+                self._raised.add(event.entity.name)
+        job = Entity(kind=Kind.JOB, name=frame.job)
         for step in self._steps.of(frame):
-            yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
+            yield from self._judge(step, job)
+        if (first := self._first) is not None and self._raised and (not first.workers or self._raised.intersection(first.workers)):
+            self._first = None
+            yield from self._lasting(first, Evidence(text="its worker has ended itself because of it"), job)
         if frame.tick and not self._logged and (printed := self._printed.update(frame)) is not None:
-            yield from self._judge_printed(printed, Entity(kind=Kind.JOB, name=frame.job), frame.time)
+            yield from self._judge_printed(printed, job, frame.time)
 
     def _judge(self, step: Step, job: Entity) -> Iterator[Claim]:
         loss = step.values.get("loss")
         if loss is None:
             return
-        bad = not_finite(step, "loss")
-        self._logged = self._logged or bool(np.isfinite(loss).any() or bad.any())
+        bad, good = not_finite(step, "loss"), np.isfinite(loss)
+        self._logged = self._logged or bool(good.any() or bad.any())
         norms = bool(not_finite(step, "grad_norm").any())
         self._bad_norms = self._bad_norms + 1 if norms else 0
-        self._finite = 0 if bad.any() or norms else self._finite + 1
-        if bad.any() or self._bad_norms >= self.norm_steps:
-            if not any(kind == "loss.not_finite" for _, kind in self._claims.open):
-                yield from self._not_finite(step, bad, job)
+        tells = bool(good.any() or np.isfinite(step.values.get("grad_norm", np.nan)).any())
+        self._finite = 0 if bad.any() or norms else self._finite + tells
+        if bad.any() or self._bad_norms >= self.norm_steps or (norms and self._first is not None):
+            if not any(kind == NOT_FINITE for _, kind in self._claims.open):
+                yield from self._not_finite(step, bad, good, job)
             return
         self._origins = step.number, _with_bad_norm(step)
+        if tells and not norms:
+            self._first = None
         if self._finite >= self.norm_steps:
             for entity, kind in list(self._claims.open):
-                if kind == "loss.not_finite":
+                if kind in (NOT_FINITE, BAD_STEP):
                     yield from self._claims.withdraw(entity, kind, step.end, "the loss is a number again")
-        if np.isfinite(loss).any():
+        if good.any():
             place = Evidence(text=f"in step {step.number}", metric="step", value=float(step.number))
             yield from self._spike(place, float(np.nanmean(loss)), job, step.end)
 
-    def _not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
+    def _not_finite(self, step: Step, bad: Truths, good: Truths, job: Entity) -> Iterator[Claim]:
         number, origins = self._origins
-        if bad.all() and origins and number == step.number - 1:
+        if bad.any() and not good.any() and origins and number == step.number - 1:
+            self._first = None
             yield from self._from_gradient(step, origins)
             return
-        which = "loss" if bad.any() else "gradient norm"
-        first = np.flatnonzero(bad)
-        everybody = not bad.any() or bad.all()
-        culprits = [job] if everybody else [Entity(kind=Kind.WORKER, name=step.workers[index]) for index in first]
-        for entity in culprits:
-            who = "all workers" if everybody else f"worker {entity.name}"
-            proof = Evidence(
-                text=f"the {which} of {who} is NaN or infinite in step {step.number}, the first such step",
-                metric="step",
-                value=float(step.number),
-            )
-            claim = Claim(
-                entity=entity, kind="loss.not_finite", score=1.0, since=step.end, evidence=(proof,)
-            )
+        first, self._first = self._first, None
+        norms = not_finite(step, "grad_norm")
+        if first is None and not bad.any():
+            yield from self._lasting(_BadStep(step.number, step.end, ()), None, job, "gradient norm")
+            return
+        if first is not None and (bad.sum() > good.sum() or not bad.any()):
+            what = f"the loss of {bad.sum()}" if bad.any() else f"the gradient norm of {norms.sum()}"
+            yield from self._lasting(first, Evidence(text=f"in step {step.number} {what} of {len(bad)} workers is"), job)
+            return
+        names = tuple(step.workers[index] for index in np.flatnonzero(bad).tolist()) if good.any() else ()
+        again = tuple(name for name in names if first is not None and name in first.workers)
+        if first is not None and again:
+            first = _BadStep(first.number, first.end, again, first.times + 1)
+        if first is not None and again and first.times >= self.norm_steps:
+            yield from self._lasting(first, Evidence(text=f"it is in {first.times} steps in succession, while others have numbers"), job)
+            return
+        self._first = first if first is not None and again else _BadStep(step.number, step.end, names)
+        whose = f"worker {names[0]}{f' and of {len(names) - 1} others' if len(names) > 1 else ''}" if names else "all workers"
+        proof = Evidence(text=f"the loss of {whose} is NaN or infinite in step {step.number}; the next steps show whether that reaches the others, and lasts", metric="bad_step", value=float(step.number))
+        yield from self._claims.report(Claim(entity=job, kind=BAD_STEP, score=0.9, since=step.end, evidence=(proof,)), revise=False)
+
+    def _lasting(self, first: _BadStep, why: Evidence | None, job: Entity, which: str = "loss") -> Iterator[Claim]:
+        """It did not pass. `why`: what shows that."""
+        for entity in [Entity(kind=Kind.WORKER, name=name) for name in first.workers] or [job]:
+            who = f"worker {entity.name}" if first.workers else "all workers"
+            proof = Evidence(text=f"the {which} of {who} is NaN or infinite in step {first.number}, the first such step", metric="step", value=float(first.number))
+            claim = Claim(entity=entity, kind=NOT_FINITE, score=1.0, since=first.end, evidence=(proof, why) if why else (proof,))
             yield from self._claims.report(claim, revise=False)
 
     def _from_gradient(self, step: Step, origins: tuple[str, ...]) -> Iterator[Claim]:
@@ -126,7 +175,7 @@ class Loss:
                 metric="step",
                 value=float(number),
             )
-            claim = Claim(entity=Entity(kind=Kind.WORKER, name=name), kind="loss.not_finite", score=1.0, since=step.end, evidence=(proof,))
+            claim = Claim(entity=Entity(kind=Kind.WORKER, name=name), kind=NOT_FINITE, score=1.0, since=step.end, evidence=(proof,))
             yield from self._claims.report(claim, revise=False)
 
     # --- what workers print
@@ -139,9 +188,9 @@ class Loss:
             others = f" (and {len(printed.bad) - 1} others)" if len(printed.bad) > 1 else ""
             at = f", up to its step {printed.step:.0f}" if np.isfinite(printed.step) else ""
             proof = Evidence(text=f"the {what} that {worker}{others} prints is NaN or infinite in {lines} lines in succession{at}", metric="printed_step", value=_known(printed.step))
-            yield from self._claims.report(Claim(entity=job, kind="loss.not_finite", score=0.9, since=time, evidence=(proof,)), revise=False)
+            yield from self._claims.report(Claim(entity=job, kind=NOT_FINITE, score=0.9, since=time, evidence=(proof,)), revise=False)
         elif printed.good:
-            yield from self._claims.withdraw(job, "loss.not_finite", time, "the loss is a number again")
+            yield from self._claims.withdraw(job, NOT_FINITE, time, "the loss is a number again")
             place = Evidence(text=f"printed as step {printed.step:.0f}" if np.isfinite(printed.step) else "as printed", metric="printed_step", value=_known(printed.step))
             yield from self._spike(place, printed.loss, job, time)
 
@@ -152,10 +201,14 @@ class Loss:
         if len(self._losses) >= 20:
             known = np.array(self._losses)
             median = float(np.median(known))
-            spread = max(NORMAL_MAD * float(np.median(np.abs(known - median))), 1e-6 * abs(median))
-            score = (loss - median) / max(spread, 1e-12)
-            if score > self.deviations and loss > self.factor * median:
-                proof = Evidence(text=f"loss {loss:.4g} {place.text}, {score:.0f} deviations above {median:.4g}", metric=place.metric, value=place.value)
+            spread = NORMAL_MAD * float(np.median(np.abs(known - median))) or float(known.std())  # 0.0: most are the same
+            spread = max(spread, 1e-6 * abs(median))
+            least = (self.factor - 1.0) * abs(median)
+            if abs(median) < self.deviations * spread:  # around zero its size says nothing
+                least = max(least, self.factor * (float(known.max()) - median))
+            rise = loss - median
+            if rise > self.deviations * spread > 0.0 and rise > least:
+                proof = Evidence(text=f"loss {loss:.4g} {place.text}, {rise / spread:.0f} deviations above {median:.4g}", metric=place.metric, value=place.value)
                 claim = Claim(entity=job, kind="loss.spike", score=0.6, since=time, evidence=(proof,))
                 yield from self._claims.report(claim, revise=False)
                 return

@@ -86,7 +86,7 @@ class LossCourse:
         if level is None or lowest is None:
             return
         limit = lowest.level + max(self.deviations * self._levels.noise, self.rise * abs(lowest.level))
-        if level <= limit:
+        if level <= limit or limit <= lowest.level:  # a loss that was exactly zero all the time has no measure
             self._above = 0
             if level <= (lowest.level + limit) / 2.0:
                 yield from self._claims.withdraw(job, RISEN, at[1], "the loss is where it was")

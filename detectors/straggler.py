@@ -4,7 +4,11 @@ Per step and worker, compute is forward + backward + optimizer; waiting for othe
 out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
 same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
 Slow by both, and by a share of the step that is worth a word, is worker.slow; where no tokens are logged more work looks the same, so that it is only
-worker.unequal_compute, which accuses nobody. Slow by the clock alone is cpu.throttled where its cgroup
+worker.unequal_compute, which accuses nobody.
+
+Tokens do not tell all of the work: attention grows with the square of a sequence, and padding costs what no token is counted for. So worker.slow needs steps that bear it out whatever a token costs: in which
+the worker had no more tokens than the lower quartile of its stage, and no longer sequences, and yet computed longer than the fast quartile as a whole, not only per token. Where all have the same these are all
+steps; who always has more is worker.unequal_compute, too. Slow by the clock alone is cpu.throttled where its cgroup
 used up its CPU quota, and host.contended where the host shows that others had the processors: both accuse nobody. Else nothing is said.
 
 On a GPU compute by the clock is the time that the host took to hand the work over, and a host that is ahead waits there until its GPU's queue has room. Whoever's GPU had
@@ -34,7 +38,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
-from .features.own_compute import COMPUTE, compute_of, of_the_script, work_of
+from .features.own_compute import COMPUTE, LONGER, compute_of, longer_sequences, of_the_script, work_of
 from .features.processor_signals import ProcessorSignals
 from .features.step_time import lower_quartile, phase, zero_if_unknown
 
@@ -45,7 +49,11 @@ ROWS = 64
 MOST_QUEUED = 0.8
 """Share of the time in the run queue that is counted at most: who computes 32 times as long as its peers is slow on any machine."""
 
+LIKE_PEERS = 3
+"""Steps at least in which a worker is slow without more work than its peers, until it is accused."""
+
 UNKNOWN_WORK = Evidence(text="its script logs no tokens (monitor.log(tokens=...)), so that more work cannot be told from a slow machine")
+MORE_WORK = Evidence(text="too few steps show it slow with no more tokens and no longer sequences than its peers: a token may cost it more, so that more work cannot be told from a slow machine")
 
 
 class _Row(NamedTuple):
@@ -62,6 +70,10 @@ class _Row(NamedTuple):
     """Share of the step that each worker computed beyond the fast quartile."""
     queued: Floats
     """Share of the time that it stood in the run queue; 0 where that is not known."""
+    whole: Floats
+    """Less the run queue, and not per token."""
+    more: NDArray[np.bool_]
+    """It had more tokens, or longer sequences, than the lower quartile of its stage."""
 
 
 @dataclass
@@ -134,9 +146,13 @@ class Straggler:
         longer = zero_if_unknown((busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32))
         clock = np.where(self._behind_its_gpu(step, longer, scale, stages), np.float32(1.0), clock)
         by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
-        compared = self._compared(own / scale, stages)
+        compared = whole = self._compared(own / scale, stages)
         lost = longer / np.maximum(step_s, 1e-9)
-        self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), queued))
+        more = longer_sequences(step, 0.25)
+        if work is not None and (work != work[0]).any():
+            whole = self._compared(own, stages)
+            more |= self._compared(work, stages) > LONGER
+        self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), queued, whole, more))
 
     def _behind_its_gpu(self, step: Step, longer: Floats, scale: Floats, stages: Floats) -> NDArray[np.bool_]:
         """Whose host waited for its GPU and not the GPU for it, while that GPU is as fast as those of the stage; of a stage with a GPU that was not timed nobody."""
@@ -175,9 +191,12 @@ class Straggler:
         own = np.where(excused, np.float32(1.0), own)
         held_back = self._signals.held_back(self._workers)
         needed = self._needed(rows)
-        share = np.where(held_back, 0.0, (late & (own > needed)).mean(axis=0)).astype(np.float32)
+        slow = late & (own > needed)
+        share = np.where(held_back, 0.0, slow.mean(axis=0)).astype(np.float32)
+        whatever = self._whatever_tokens_cost(slow, needed, rows)
         for index in np.flatnonzero(self._named(share)).tolist():
-            yield from self._slow(index, clock[:, index], own[:, index], share[index], float(needed[index]), rows)
+            doubt = UNKNOWN_WORK if not self._work_known else MORE_WORK if not whatever[index] else None
+            yield from self._slow(index, clock[:, index], own[:, index], share[index], float(needed[index]), rows, doubt)
         yield from self._lacking(by_clock >= self.share, share < self.share, clock, rows)
         yield from self._recover(share, by_clock, frame)
 
@@ -199,6 +218,13 @@ class Straggler:
         needed: Floats = (self.ratio / (1.0 - queued) ** 2).astype(np.float32)
         return needed
 
+    def _whatever_tokens_cost(self, slow: NDArray[np.bool_], needed: Floats, rows: list[_Row]) -> NDArray[np.bool_]:
+        """Who is slow in enough of the steps in which it had no more work than its peers, as a whole and not only per token. `slow`: steps × workers."""
+        alike = ~np.array([row.more for row in rows])
+        borne_out = (slow & alike & (np.array([row.whole for row in rows]) > needed)).sum(axis=0)
+        enough: NDArray[np.bool_] = borne_out >= np.maximum(min(LIKE_PEERS, len(rows)), 0.5 * self.share * alike.sum(axis=0))
+        return enough
+
     def _named(self, share: Floats) -> NDArray[np.bool_]:
         """The slow ones; beside one of them half of the share will do: what slows a node slows all of its workers."""
         slow = share >= self.share
@@ -215,7 +241,8 @@ class Straggler:
         enough = len(rows) >= self.steps and newest - rows[0].end >= 0.8 * self.seconds
         return rows if enough else None
 
-    def _slow(self, index: int, clock: Floats, own: Floats, share: float, needed: float, rows: list[_Row]) -> Iterator[Claim]:
+    def _slow(self, index: int, clock: Floats, own: Floats, share: float, needed: float, rows: list[_Row], doubt: Evidence | None) -> Iterator[Claim]:
+        """`doubt`: why it may have more work."""
         worker = Entity(kind=Kind.WORKER, name=self._workers[index])
         ratio = float(np.median(np.minimum(clock, own)))
         proofs = (
@@ -228,11 +255,12 @@ class Straggler:
             ),
             Evidence(text=f"it runs at {1 / ratio:.2f} of their speed", metric="speed", value=1 / ratio),
         )
-        if self._work_known:
+        if doubt is None:
             claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
         else:
-            claim = Claim(entity=worker, kind="worker.unequal_compute", score=0.7, since=rows[0].end, evidence=(*proofs, UNKNOWN_WORK))
-        yield from self._claims.report(claim, revise=False)
+            claim = Claim(entity=worker, kind="worker.unequal_compute", score=0.7, since=rows[0].end, evidence=(*proofs, doubt))
+        if (worker, "worker.slow") not in self._claims:
+            yield from self._claims.report(claim, revise=False)
 
     def _lacking(self, slow: NDArray[np.bool_], not_sick: NDArray[np.bool_], clock: Floats, rows: list[_Row]) -> Iterator[Claim]:
         """Slow by the clock for want of a processor, where the host shows it; nothing is said where nothing shows why."""

@@ -323,6 +323,13 @@ CAUSES = (
     Cause("loss risen", "loss.risen", Severity.INFO, follows=(Consequence("loss.spike"), Consequence("grad_norm.jump")), early_s=float("inf")),
     Cause("loss plateau", "loss.plateau", Severity.INFO),
     Cause("gradient norm jump", "grad_norm.jump", Severity.INFO, follows=(Consequence("loss.spike"),), early_s=30.0),
+    Cause(
+        "bad step",
+        "loss.bad_step",
+        Severity.INFO,
+        follows=(Consequence("grad_norm.jump"), Consequence("loss.spike")),
+        rivals=(("a batch that was masked as a whole", "the samples of that worker in that step"), ("a machine that computes wrong", "whether it comes back on the same worker with other data")),
+    ),
     Cause("loss spike", "loss.spike", Severity.INFO),
     Cause("thread exception", "thread.exception", Severity.INFO, accuses=False, together_s=10.0),
     Cause("gpu notice", "gpu.xid", Severity.INFO),
@@ -351,17 +358,21 @@ CAUSES = (
         together_s=30.0,
         early_s=float("inf"),
     ),
-    Cause(
-        "slower worker",
-        "worker.slower",
-        Severity.SEV3,
-        follows=(Consequence("worker.unequal_compute", Scope.WORKER),),
-        together_s=30.0,
-        early_s=30.0,
-        rivals=(
-            ("clocks, temperature or power of its GPU", "eagle-eye history of its GPU beside those of its peers, since that time"),
-            ("more work than its peers", "micro-batches and sequence lengths per worker"),
-        ),
+    *(
+        Cause(
+            word,
+            "worker.slower",
+            Severity.SEV3,
+            statuses,
+            (Consequence("worker.unequal_compute", Scope.WORKER),),
+            together_s=30.0,
+            early_s=30.0,
+            rivals=(
+                ("clocks, temperature or power of its GPU", "eagle-eye history of its GPU beside those of its peers, since that time"),
+                ("more work than its peers", "micro-batches and sequence lengths per worker"),
+            ),
+        )
+        for word, statuses in (("slower from the start", ("slower from the start",)), ("slower worker", ()))
     ),
     Cause(
         "unequal compute",

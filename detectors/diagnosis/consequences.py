@@ -60,7 +60,7 @@ VICTIMS = (
     Consequence("log.error", early_s=5.0),
     *STALLS,
 )
-OF_LOSSES = (Consequence("loss.spike"), Consequence("loss.risen"), Consequence("grad_norm.jump"), Consequence("loss_scale.collapsed"))
+OF_LOSSES = (Consequence("loss.bad_step"), Consequence("loss.spike"), Consequence("loss.risen"), Consequence("grad_norm.jump"), Consequence("loss_scale.collapsed"))
 """What the numbers of a training show that has gone wrong."""
 OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
 """Of a node or GPU: who cries for its workers need not cry for one that has ended."""

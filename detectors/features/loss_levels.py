@@ -85,7 +85,7 @@ class LossLevels:
             return False
         values = np.array(self.newest)
         level = float(np.median(values))
-        deviation = NORMAL_MAD * float(np.median(np.abs(values - level)))
+        deviation = NORMAL_MAD * float(np.median(np.abs(values - level))) or float(values.std())  # 0.0: most are the same
         self._blocks.append(LossBlock(*self._first, level, MEDIAN_ERROR * deviation / np.sqrt(BLOCK)))
         self._filled, self.since_restart = 0, self.since_restart + 1
         self._measure(noise=steady)

@@ -1,12 +1,17 @@
 """What each worker of a step computed by itself: its phases without waits, its work, and what of it is the script's doing."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eagle_eye.types import Floats, Step
 
 from .step_time import phases, zero_if_unknown
 
 COMPUTE = ("forward_s", "backward_s", "optimizer_s")
+LONGER = 1.02
+"""Tokens, or a sequence, so much beyond those of the others are more work than tokens alone say: attention grows with the square of the length."""
+
+Truths = NDArray[np.bool_]
 
 
 def compute_of(step: Step) -> Floats | None:
@@ -30,3 +35,12 @@ def work_of(step: Step) -> Floats | None:
         return None
     work: Floats = (tokens / np.median(tokens)).astype(np.float32)
     return work
+
+
+def longer_sequences(step: Step, than: float) -> Truths:
+    """Whose sequences are longer than those of the others: how much work it had is not known. `than`: the quantile of the lengths that they are held against."""
+    lengths = step.values.get("sequence_length")
+    if lengths is None or not np.isfinite(lengths).any():
+        return np.zeros(len(step.workers), np.bool_)
+    longer: Truths = lengths > LONGER * np.nanquantile(lengths, than)
+    return longer

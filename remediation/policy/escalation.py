@@ -108,7 +108,7 @@ QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; 
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
 
-UNEQUAL = Escalation(remedy="log each step's tokens (monitor.log(tokens=...)), so that a slow machine can be told from more work; see what that worker computes")
+UNEQUAL = Escalation(remedy="log each step's tokens and the length of its sequences (monitor.log(tokens=..., sequence_length=...)), so that a slow machine can be told from more work; see what that worker computes")
 
 ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": KILLED,
@@ -142,6 +142,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "silent corruption": CORRUPTED,
     "slower node": SLOWER,
     "slower worker": SLOWER,
+    "slower from the start": SLOWER,
     "loss not finite": LOSS,
     "switch down": SWITCH,
     "job waiting": WAITING,

@@ -27,7 +27,7 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import Event, Notice, Outcome
 
-SLOWER = frozenset({"slower worker", "slower node"})
+SLOWER = frozenset({"slower worker", "slower node", "slower from the start"})
 """By some percent, of which nothing follows: a node that the other tests keep from computing is, for a while."""
 TOLD = ("stall", "resumed", "exit", "exception", "epoch.started")
 """Events that a test that fails shows."""

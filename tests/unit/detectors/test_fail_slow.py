@@ -7,9 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from detectors.fail_slow import FailSlow
+from detectors.diagnosis.confidence import calibrated
+from detectors.diagnosis.finding_relations import cause_of
+from detectors.fail_slow import FROM_THE_START, SURE, UNSURE, FailSlow
 from eagle_eye.frames import Frame
-from eagle_eye.types import Claim, Doubles, Kind, Layout, Step
+from eagle_eye.types import Claim, Doubles, Finding, Kind, Layout, Step
 from fakes.synthetic_events import claims_of, cut_frame, event, job
 from fakes.synthetic_frames import BEGAN, layout_of
 
@@ -298,3 +300,70 @@ def test_twin_late_steps_of_an_epoch_that_is_over_name_nobody() -> None:
     detector = FailSlow()
     claims_of(detector, [cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))])
     assert told(frames(40, slower(3, 1.5, ONSET)), detector) == []
+
+
+# --- work of its own
+
+
+def test_a_worker_that_was_never_as_fast_as_its_peers_is_told_as_half_as_likely() -> None:
+    """Rank 0 logs and gathers: nothing tells that from a machine that was slow when the job began."""
+    (told_at, claim), *others = told(frames(60, slower(0, 1.12, 0)))
+    assert (claim.kind, claim.entity.name, others) == ("worker.slower", "run/node-0/0", [])
+    assert (claim.score, claim.evidence[-1].status) == (UNSURE, FROM_THE_START)
+    assert told_at < 40
+    assert cause_of(Finding(id="f", revision=1, detector="fail_slow", digest="d", job=claim.entity.name, time=1.0, **msgspec.structs.asdict(claim)))[1].word == "slower from the start"
+    assert calibrated("slower from the start", claim.score) == UNSURE
+
+
+@pytest.mark.parametrize("times", [1.06, 1.12, 1.25])
+def test_fault_a_worker_that_became_slower_is_told_as_sure(times: float) -> None:
+    _, claim = first(told(frames(ONSET + 200, slower(3, times, ONSET))))
+    assert (claim.kind, claim.score) == ("worker.slower", SURE)
+    assert not any(line.status for line in claim.evidence)
+
+
+def test_fault_a_worker_that_is_slow_since_the_restart_and_was_fast_before_it_is_told_as_sure() -> None:
+    layout = layout_of(4, 2)
+    detector = FailSlow(window=WINDOW)
+    assert told(frames(50, layout=layout), detector) == []
+    claims_of(detector, [cut_frame(BEGAN + 80.0, event("epoch.started", job(), BEGAN + 80.0, epoch=2))])
+    _, claim = first(told(frames(40, slower(3, 1.15, 0), layout=msgspec.structs.replace(layout, epoch=2), first=60), detector))
+    assert (claim.kind, claim.score) == ("worker.slower", SURE)
+
+
+def test_a_worker_that_was_slower_before_the_restart_too_is_still_told_as_half_as_likely() -> None:
+    layout = layout_of(4, 2)
+    detector = FailSlow(window=WINDOW)
+    told(frames(50, slower(0, 1.12, 0), layout=layout), detector)
+    claims_of(detector, [cut_frame(BEGAN + 80.0, event("epoch.started", job(), BEGAN + 80.0, epoch=2))])
+    _, claim = first(told(frames(40, slower(0, 1.12, 0), layout=msgspec.structs.replace(layout, epoch=2), first=60), detector))
+    assert (claim.kind, claim.score) == ("worker.slower", UNSURE)
+
+
+def wandering(each: int, last: int = 1 << 30) -> Shape:
+    def shape(number: int, row: Doubles) -> None:
+        if number < last:
+            row[number // each % 8] *= 1.25
+
+    return shape
+
+
+@pytest.mark.parametrize("each", [20, 40])
+def test_twin_work_that_wanders_from_one_worker_to_the_next_soon_accuses_nobody(each: int) -> None:
+    found = [claim for _, claim in told(frames(800, wandering(each))) if claim.active]
+    accused = [claim for claim in found if claim.kind == "worker.slower"]
+    assert len(accused) <= 4
+    assert len(found) > 8
+    assert "work that wanders" in found[-1].evidence[-1].text
+
+
+def test_fault_a_worker_is_named_after_those_of_one_node_were_slower_together() -> None:
+    """Eight that a hot rack slowed for a while are one passing fault, not eight."""
+    layout = layout_of(8, 4)
+    found = told(frames(300, slower(tuple(range(8)), 1.25, 60, 100), slower(20, 1.2, 200), layout=layout))
+    assert ("worker.slower", "run/node-5/0", True) in kinds(found)
+
+
+def test_fault_a_worker_is_named_long_after_work_has_wandered() -> None:
+    found = told(frames(760, wandering(40, 200), slower(6, 1.2, 640)))
+    assert kinds(found)[-1] == ("worker.slower", "run/node-3/0", True)

@@ -67,3 +67,14 @@ def test_another_epoch_has_a_level_of_its_own() -> None:
     begun = cut_frame(200.0, event("epoch.started", job(), 200.0, epoch=2))
     assert claims_of(detector, [begun, *frames(50.0 * usual(), epoch=2)]) == []
     assert claims_of(detector, frames(5000.0 * usual(), epoch=1)) == []
+
+
+def test_twin_steps_that_only_gather_gradients_and_log_a_norm_of_zero_are_no_level() -> None:
+    norms = usual(400)
+    assert claims(np.where(np.arange(400) % 8 == 7, norms, 0.0)) == []
+
+
+def test_fault_a_norm_that_jumps_is_told_beside_norms_of_zero() -> None:
+    norms = np.where(np.arange(400) % 8 == 7, usual(400), 0.0)
+    norms[327] = 60.0
+    assert [claim.active for claim in claims(norms)] == [True, False]

@@ -125,3 +125,27 @@ def printed(losses: Doubles) -> Iterator[Frame]:
         values = {"loss": loss, "step": 10.0 * number, "bad_losses": 0.0, "bad_grad_norms": 0.0}
         metrics = {f"printed_{name}": np.array([value, np.nan], np.float32) for name, value in values.items()}
         yield Frame(job=JOB, number=number, generation=1, time=100.0 + number, tick=True, entities={Kind.WORKER: WORKERS}, metrics={Kind.WORKER: metrics})
+
+
+def test_twin_a_loss_that_is_mostly_zero_has_not_risen_where_it_is_not() -> None:
+    """A hinge: the medians of its levels and of their deviations are zero."""
+    rng = np.random.default_rng(4)
+    losses = np.where(rng.random(1500) < 0.45, rng.uniform(0.05, 0.15, 1500), 0.0)
+    assert told(LossCourse(), frames(losses + 0.1)) == told(LossCourse(), exact(losses)) == []
+
+
+def test_twin_a_loss_that_was_exactly_zero_has_no_measure() -> None:
+    assert told(LossCourse(), exact(np.where(np.arange(400) < 300, 0.0, 1e-9))) == []
+
+
+def test_fault_a_loss_below_zero_that_rises_is_told() -> None:
+    losses = -3.0 + noise(600)
+    losses[400:] += 1.0
+    assert told(LossCourse(), frames(losses)) == [(RISEN, True)]
+
+
+def exact(losses: Doubles) -> Iterator[Frame]:
+    """Both workers have the same."""
+    for frame, loss in zip(frames(losses), losses.tolist(), strict=True):
+        frame.steps[0].values["loss"][:] = loss
+        yield frame

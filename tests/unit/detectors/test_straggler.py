@@ -10,9 +10,9 @@ from fakes.synthetic_events import claims_of, cut_frame, event, job
 from fakes.synthetic_frames import BEGAN, Draft, Fault, SlowWorker, job_frames, layout_of
 
 
-def claims(*faults: Fault, ticks: int = 20, nodes: int = 2, each: int = 2, layout: Layout | None = None) -> list[Claim]:
+def claims(*faults: Fault, ticks: int = 20, nodes: int = 2, each: int = 2, layout: Layout | None = None, step_s: float = 0.25) -> list[Claim]:
     rng = np.random.default_rng(0)
-    return claims_of(Straggler(), job_frames(nodes, each, ticks, rng, faults=faults, step_s=0.25, layout=layout))
+    return claims_of(Straggler(), job_frames(nodes, each, ticks, rng, faults=faults, step_s=step_s, layout=layout))
 
 
 def kinds(found: list[Claim]) -> list[tuple[str, str, bool]]:
@@ -309,3 +309,82 @@ def test_twin_late_steps_of_an_epoch_that_is_over_name_nobody() -> None:
     begun = cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))
     assert claims_of(Straggler(), late)
     assert claims_of(Straggler(), [begun, *late]) == []
+
+
+# --- more work than its tokens say
+
+
+def sequences(worker: int, length: float, begin: int = 0) -> Fault:
+    def fault(draft: Draft) -> None:
+        for step in draft.steps:
+            lengths = np.full_like(step.values["step_s"], 4096.0)
+            if draft.tick >= begin:
+                lengths[worker] = length
+            step.values["sequence_length"] = lengths
+
+    return fault
+
+
+@pytest.mark.parametrize(("length", "kind"), [(8192.0, "worker.unequal_compute"), (4096.0, "worker.slow"), (np.nan, "worker.slow")])
+def test_twin_longer_sequences_of_as_many_tokens_are_more_work_and_not_a_slow_worker(length: float, kind: str) -> None:
+    found = claims(SlowWorker(1, 1.5, 5), sequences(1, length))
+    assert kinds(found) == [(kind, "run/node-0/1", True)]
+    assert ("longer sequences" in found[0].evidence[-1].text) == (kind != "worker.slow")
+
+
+def test_twin_the_longer_sequences_of_most_workers_are_no_slowness_of_theirs() -> None:
+    most = [SlowWorker(index, 1.5, 5) for index in (1, 2, 3, 4, 5)]
+    lengths = np.array([4096.0, 8192.0, 8192.0, 8192.0, 8192.0, 8192.0, 4096.0, 4096.0], np.float32)
+
+    def long(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values["sequence_length"] = lengths
+
+    assert {claim.kind for claim in claims(*most, long, nodes=4, ticks=30)} == {"worker.unequal_compute"}
+
+
+def varied(spread: float, power: float, slow: tuple[int, float] | None = None, *, constant: bool = False, seed: int = 5) -> Fault:
+    """Tokens vary from worker to worker and step to step (`constant`: only from worker to worker), and a worker's compute with a power of them."""
+    rng = np.random.default_rng(seed)
+    fixed = np.exp(rng.normal(0.0, spread, 8))
+
+    def fault(draft: Draft) -> None:
+        for step in draft.steps:
+            times = fixed if constant else np.exp(rng.normal(0.0, spread, 8))
+            step.values["tokens"] *= times.astype(np.float32)
+            scale = times**power
+            if slow is not None and draft.tick >= 20:
+                scale[slow[0]] *= slow[1]
+            for phase in ("forward_s", "backward_s"):
+                step.values[phase] *= scale.astype(np.float32)
+            busy = step.values["forward_s"] + step.values["backward_s"] + step.values["optimizer_s"]
+            step.values["communication_s"] = busy.max() - busy
+            step.values["step_s"] = np.full(8, busy.max() + 0.05, np.float32)
+
+    return fault
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("constant", [False, True])
+def test_twin_whatever_a_token_costs_more_of_them_accuse_nobody(power: float, constant: bool) -> None:
+    """Compute that does not follow the tokens (padding), that follows them, and that follows their square (attention)."""
+    found = claims(varied(0.35, power, constant=constant, seed=4), nodes=4, ticks=120, step_s=0.5)
+    assert [claim for claim in found if claim.kind == "worker.slow"] == []
+
+
+@pytest.mark.parametrize(("spread", "power", "times"), [(0.0, 1.0, 1.5), (0.02, 2.0, 1.5), (0.1, 1.0, 1.6), (0.1, 2.0, 1.6), (0.3, 1.0, 2.0), (0.3, 2.0, 2.0)])
+def test_fault_a_slow_worker_is_named_where_tokens_vary_once_steps_show_it_that_have_no_more_of_them(spread: float, power: float, times: float) -> None:
+    found = [claim for claim in claims(varied(spread, power, (4, times)), nodes=4, ticks=60) if claim.kind == "worker.slow"]
+    assert {claim.entity.name for claim in found} == {"run/node-2/0"}
+
+
+def test_a_worker_that_is_slow_and_always_has_more_tokens_informs() -> None:
+    def more(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values["tokens"][1] *= 1.2
+
+    assert kinds(claims(SlowWorker(1, 2.5, 5), more)) == [("worker.unequal_compute", "run/node-0/1", True)]
+
+
+def test_twin_one_that_has_just_got_more_to_do_is_no_slow_one_for_what_it_was_before() -> None:
+    assert kinds(claims(SlowWorker(1, 1.5, 8), sequences(1, 8192.0, begin=8), ticks=40)) == [("worker.unequal_compute", "run/node-0/1", True)]

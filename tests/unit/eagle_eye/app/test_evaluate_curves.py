@@ -50,10 +50,11 @@ def test_healthy_curves_accuse_nobody_and_what_is_told_of_them_is_counted(tmp_pa
     assert healthy(tmp_path / "mlperf_curves").figure.endswith("findings: loss.spike 1")
 
 
-def test_a_loss_that_is_infinite_is_an_incident_that_acts(tmp_path: Path) -> None:
-    mlperf(tmp_path / "mlperf_curves", np.where(np.arange(40) == 30, np.inf, losses(40)))
-    found = healthy(tmp_path / "mlperf_curves")
-    assert (found.met, found.figure) == (False, "incidents with a culprit: 0; that act: 1; findings: loss.not_finite 1")
+def test_a_loss_that_stays_infinite_is_an_incident_that_acts_and_one_that_passes_is_none(tmp_path: Path) -> None:
+    for last, told in ((30, "0; findings: loss.bad_step 1"), (31, "1; findings: loss.bad_step 1, loss.not_finite 1")):
+        mlperf(tmp_path / "mlperf_curves", np.where((np.arange(40) >= 30) & (np.arange(40) <= last), np.inf, losses(40)))
+        found = healthy(tmp_path / "mlperf_curves")
+        assert (found.met, found.figure) == (last == 30, f"incidents with a culprit: 0; that act: {told}")
 
 
 def test_a_validation_is_no_step_and_hours_are_those_of_the_times(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_severities_are_those_of_the_actions_in_order():
         assert ranks == sorted(ranks)
 
 
-@pytest.mark.parametrize("cause", ["slower worker", "slower node", "silent corruption"])
+@pytest.mark.parametrize("cause", ["slower worker", "slower node", "slower from the start", "silent corruption"])
 def test_twin_a_few_percent_stop_and_evict_nobody(cause):
     """A severity that is in no table would bring the steps of a broken network."""
     found = escalation_of(cause, Severity.SEV3)
