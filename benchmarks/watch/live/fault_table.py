@@ -161,7 +161,7 @@ FAULTS: tuple[LiveFault, ...] = (
     ),
     *(
         LiveFault(
-            name=f"co-tenant ({script})", script=script, made="two processes of somebody else, of higher priority, compute on each core", strike=strikes.others_compute(2),
+            name=f"co-tenant ({script})", script=script, made="four processes of somebody else compute on each core", strike=strikes.others_compute(4),
             causes=frozenset({"host contended"}), truth=Truth.HOST, options=OPTIONS[script], alone=True, lasting=True,
         )
         for script in (MARKED, UNMARKED)

@@ -21,8 +21,6 @@ from eagle_eye.app.drills import running_workers
 
 AHEAD = 8
 """Steps until all ranks do what they are ordered to do in the same one."""
-PRIORITY = -10
-"""Of somebody else's processes; 0 is usual."""
 ROUND_S = 0.2
 """Of a worker that is stopped again and again."""
 
@@ -137,12 +135,12 @@ def lossy_link(share: float) -> Strike:
 
 
 def others_compute(processes_per_core: int) -> Strike:
-    """Processes of somebody else on the cores of the machine, at a higher priority: at the same one the kernel lets workers that mostly wait go first."""
+    """Processes of somebody else on the cores of the machine, each in a session of its own: the kernel shares out processors among sessions."""
 
     @contextlib.contextmanager
     def strike(_: Target) -> Iterator[None]:
         count = processes_per_core * (psutil.cpu_count() or 1)
-        with _ended([subprocess.Popen(["nice", "-n", str(PRIORITY), sys.executable, "-c", BUSY]) for _ in range(count)]):
+        with _ended([subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) for _ in range(count)]):
             yield
 
     return strike
