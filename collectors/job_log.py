@@ -20,7 +20,8 @@ from eagle_eye.ranges import Count, Seconds
 from eagle_eye.redaction import redact
 from eagle_eye.types import Event, Kind, Reading
 
-from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, trusted
+from .agent.failure_boundary import FailureBoundary
+from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, may_name, trusted
 from .agent.unsigned_event import filled, unsigned_event
 from .log.file_tailer import CHUNK, FilePosition, FileTailer
 from .log.job_messages import JobMessage, JobMessages, JobOutput
@@ -106,6 +107,7 @@ class JobLogCollector:
         self._repeats = RepeatLimit(self.repeat_s)
         self._values = ValueSearch(ValueFormats(Path(self.value_formats) if self.value_formats else None)) if self.training_values else None
         self._followed: dict[str, _TailedLog] = {}
+        self._boundary, self._left_out = FailureBoundary("job_log"), False
         self._second = -1
         self._save_at = -math.inf
 
@@ -114,8 +116,23 @@ class JobLogCollector:
             self._save_at = self.clock.monotonic() + SAVE_S
             self._positions.save()  # the events of the call before are with the agent now
         self._find_logs()
-        events = [event for name, followed in self._followed.items() for event in self._read(name, followed)]
-        return [*events, *self._readings(self.clock.now())]
+        events: list[Event] = []
+        for name, followed in self._followed.items():
+            with self._boundary.around(_log_words(name)):
+                events.extend(self._read(name, followed))
+        return [*events, *self._readings(self.clock.now()), *self._failing()]
+
+    def _failing(self) -> Iterator[Event]:
+        """Logs that are left out, each told once, to every job of the node; and that there is none any more."""
+        self._boundary.keep({_log_words(name) for name in self._followed})
+        for reason in self._boundary.news():
+            yield self._health_event("collector.failing", reason)
+        before, self._left_out = self._left_out, self._boundary.standing
+        if before and not self._left_out:
+            yield self._health_event("collector.recovered", "every log is read again")
+
+    def _health_event(self, name: str, reason: str) -> Event:
+        return unsigned_event(name, Kind.NODE, self.node, self.clock.now(), reason, collector="job_log", reason=reason)
 
     def position_of(self, path: Path) -> FilePosition:
         """How far a log has been read."""
@@ -125,20 +142,26 @@ class JobLogCollector:
 
     def _find_logs(self) -> None:
         """Follow what is new, leave what is gone."""
-        listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log}
+        listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log and may_name(job.user, worker.log)}
         for name, (job, worker) in listed.items():
-            followed = self._followed.get(name)
-            if followed is None:
-                followed = self._follow(name, _owner_of(job), self._is_young(worker))
-                followed.epoch = str(worker.birth - 1) if self._begins_before(name, worker) else ""
-            followed.worker, followed.job, followed.rank = worker.worker, job.job, str(worker.rank)
-            followed.epoch, followed.listed_epoch = followed.epoch or str(worker.epoch), str(worker.epoch)
-            followed.unlisted = math.nan
+            with self._boundary.around(_log_words(name)):
+                self._list(name, job, worker)
         further = {str(path) for pattern in self.further_files for path in _matching(pattern)}
         for name in further - self._followed.keys():
             self._follow(name, None, False)
         for name in self._followed.keys() - listed.keys() - further:
             self._leave(name)
+
+    def _list(self, name: str, job: LocalJob, worker: LocalWorker) -> None:
+        """Follow the log of a worker, and know whose it is now."""
+        followed = self._followed.get(name)
+        if followed is None:
+            before = str(worker.birth - 1) if self._begins_before(name, worker) else ""
+            followed = self._follow(name, _owner_of(job), self._is_young(worker))
+            followed.epoch = before
+        followed.worker, followed.job, followed.rank = worker.worker, job.job, str(worker.rank)
+        followed.epoch, followed.listed_epoch = followed.epoch or str(worker.epoch), str(worker.epoch)
+        followed.unlisted = math.nan
 
     def _leave(self, name: str) -> None:
         followed, now = self._followed[name], self.clock.monotonic()
@@ -239,6 +262,10 @@ class JobLogCollector:
         }  # fmt: skip
         kind, entity = (Kind.WORKER, followed.worker) if followed.worker else (Kind.NODE, self.node)
         return unsigned_event(f"log.{message.level}", kind, entity, self.clock.now(), redact(message.text), followed.job, **filled(attributes))
+
+
+def _log_words(name: str) -> str:
+    return f"log {name}"
 
 
 def _owner_of(job: LocalJob) -> int | None:

@@ -85,7 +85,7 @@ class ProcessCollector:
     def _exit(self, owner: _Owner, pid: int, status: int | None) -> Event:
         """The `exit` event; the exit status is known only if we read it before the parent process does."""
         code = "" if status is None else str(os.waitstatus_to_exitcode(status))
-        name = signal.Signals(-int(code)).name if code.startswith("-") else ""
+        name = _signal_name(-int(code)) if code.startswith("-") else ""
         how = name or (f"code {code}" if code else "in an unknown way")
         of = "whose launcher is dead" if owner.run else "that no launcher owns"
         return unsigned_event(
@@ -105,3 +105,11 @@ class ProcessCollector:
             exception="",
             launcher="ended" if owner.run else "",
         )
+
+
+def _signal_name(number: int) -> str:
+    """Those of the real-time signals have no name of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

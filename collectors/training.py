@@ -7,6 +7,7 @@ for stalls, which is cheap; once a second it also returns the current metrics an
 import logging
 import math
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -24,8 +25,9 @@ from eagle_eye.training import live_flight_recorder
 from eagle_eye.training.ring_buffer import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
+from .agent.failure_boundary import FailureBoundary
 from .agent.garbage_collector import collect_garbage
-from .agent.job_directory import JobDirectory, LocalJob
+from .agent.job_directory import JobDirectory, LocalJob, LocalWorker
 from .agent.unsigned_event import unsigned_event
 from .worker.stall_limits import STOPPED, StallLimits
 from .worker.watched_worker import NAMES, WatchedWorker
@@ -68,6 +70,7 @@ class TrainingCollector:
         self._unreadable = False
         self._last_second = -1
         self._collected = -math.inf
+        self._boundary = FailureBoundary("training")
         self._limits = StallLimits(stall=self.stall, gap_s=self.gap_s)
         self._inspector = self.inspector or ActivityInspector(self.stall.patience_s, self.clock)
 
@@ -77,7 +80,7 @@ class TrainingCollector:
         listed = {worker.life: (job, worker) for job in jobs if not job.stopped for worker in job.workers}
         for life, (job, worker) in listed.items():
             if life not in self._workers and life not in self._removed:
-                self._workers[life] = WatchedWorker(job.job, job.run, worker, self._limits, job.user)
+                self._begin(job, worker)
             elif life in self._workers:
                 self._workers[life].worker = worker  # an elastic worker continues in another epoch
         second = math.floor((wall + LEAD_S) / self.reading_s)
@@ -92,7 +95,16 @@ class TrainingCollector:
             found += self._readings(wall, monotonic)
             self._collect_garbage(jobs, monotonic)
         self._remove(gone, listed.keys())
+        self._boundary.keep({words for job, worker in listed.values() for words in (_job_words(job.job), _worker_words(worker, job.job))})
+        found += [self._failing_event(reason, wall) for reason in self._boundary.news()]
         return found + list(self._recovered(wall))
+
+    def _begin(self, job: LocalJob, worker: LocalWorker) -> None:
+        """One that cannot even be watched is not tried again."""
+        self._removed.add(worker.life)
+        with self._boundary.around(_worker_words(worker, job.job)):
+            self._workers[worker.life] = WatchedWorker(job.job, job.run, worker, self._limits, job.user)
+            self._removed.discard(worker.life)
 
     def _refused(self, wall: float) -> Iterator[Event]:
         """What another user claims of a run here: told to every job of the node, once."""
@@ -105,21 +117,30 @@ class TrainingCollector:
 
     def _sample(self, wall: float, monotonic: float, *, rings: bool) -> Iterator[Event]:
         for watched in self._workers.values():
-            if rings or watched.stat is None:
-                yield from self._failing(watched.open_ring(), wall)
-            try:
-                resumed = watched.sample(wall, monotonic)
-            except RingError as error:
-                yield from self._failing(watched.give_up_ring(error), wall)
-                continue
-            if resumed:
-                yield self._event("resumed", watched, wall, "moves again")
-            if not watched.alive:  # it may have made its ring and died since the last run
-                yield from self._failing(watched.open_ring(), wall)
-            if watched.ended_stopped:
-                yield self._stopped_to_its_end(watched, wall)
-        for job in {watched.job: None for watched in self._workers.values()}:
-            yield from self._stalls([each for each in self._workers.values() if each.job == job and each.alive], wall)
+            with self._alone(watched):
+                yield from self._sample_one(watched, wall, monotonic, rings=rings)
+        for workers in self._by_job():
+            with self._boundary.around(_job_words(workers[0].job)):
+                yield from self._stalls([each for each in workers if each.alive], wall)
+
+    def _sample_one(self, watched: WatchedWorker, wall: float, monotonic: float, *, rings: bool) -> Iterator[Event]:
+        if rings or watched.stat is None:
+            yield from self._failing(watched.open_ring(), wall)
+        try:
+            resumed = watched.sample(wall, monotonic)
+        except RingError as error:
+            yield from self._failing(watched.give_up_ring(error), wall)
+            return
+        if resumed:
+            yield self._event("resumed", watched, wall, "moves again")
+        if not watched.alive:  # it may have made its ring and died since the last run
+            yield from self._failing(watched.open_ring(), wall)
+        if watched.ended_stopped:
+            yield self._stopped_to_its_end(watched, wall)
+
+    def _alone(self, watched: WatchedWorker) -> AbstractContextManager[None]:
+        """What goes wrong with one worker costs that worker alone."""
+        return self._boundary.around(_worker_words(watched.worker, watched.job))
 
     def _stalls(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
         """One `stall` event for each stalled worker; once one is stalled, the limit of the others is stricter.
@@ -148,18 +169,26 @@ class TrainingCollector:
         A worker without a ring shows nothing of its steps: it is looked into all the time, seldom while it works.
         """
         watched = {each.worker.life: each for each in self._workers.values() if each.alive and (each.progress.stalled or each.unmarked)}
-        recorders: dict[Hashable, str] = {
-            life: live_flight_recorder.path_beside(each.socket) for life, each in watched.items() if each.socket
-        }
-        self._inspector.watch(((life, each.process.pid) for life, each in watched.items() if each.process is not None), recorders)
+        recorders: dict[Hashable, str] = {}
         for life, each in watched.items():
-            if each.fell_silent:
-                self._inspector.hurry(life)
-            fresh = each.take(self._inspector.activity(life), monotonic)
-            if each.progress.stalled and fresh and not (each.unmarked and each.works):
-                yield self._stall(each, wall)
+            with self._alone(each):
+                if each.socket:
+                    recorders[life] = live_flight_recorder.path_beside(each.socket)
+        self._inspector.watch(((life, each.process.pid) for life, each in watched.items() if each.process is not None), recorders)
+        for each in watched.values():
+            with self._alone(each):
+                yield from self._verdict(each, wall, monotonic)
         for workers in self._by_job():
-            yield from self._unmarked([each for each in workers if each.alive and each.unmarked], wall)
+            with self._boundary.around(_job_words(workers[0].job)):
+                yield from self._unmarked([each for each in workers if each.alive and each.unmarked], wall)
+
+    def _verdict(self, watched: WatchedWorker, wall: float, monotonic: float) -> Iterator[Event]:
+        life = watched.worker.life
+        if watched.fell_silent:
+            self._inspector.hurry(life)
+        fresh = watched.take(self._inspector.activity(life), monotonic)
+        if watched.progress.stalled and fresh and not (watched.unmarked and watched.works):
+            yield self._stall(watched, wall)
 
     def _unmarked(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
         """Workers without a ring are stalled once none of them here works; they are over it once one does."""
@@ -220,13 +249,14 @@ class TrainingCollector:
     def _failing(self, reason: str, wall: float) -> Iterator[Event]:
         if reason:
             log.warning("%s", reason)
-            yield unsigned_event(
-                "collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason
-            )
+            yield self._failing_event(reason, wall)
+
+    def _failing_event(self, reason: str, wall: float) -> Event:
+        return unsigned_event("collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason)
 
     def _recovered(self, wall: float) -> Iterator[Event]:
         """An event once every ring is readable again."""
-        before, self._unreadable = self._unreadable, any(each.unreadable for each in self._workers.values())
+        before, self._unreadable = self._unreadable, self._boundary.standing or any(each.unreadable for each in self._workers.values())
         if before and not self._unreadable:
             message = "every ring is readable again"
             yield unsigned_event("collector.recovered", Kind.NODE, self.node, wall, message, collector="training", reason=message)
@@ -235,24 +265,34 @@ class TrainingCollector:
 
     def _readings(self, wall: float, monotonic: float) -> Iterator[Reading]:
         for workers in self._by_job():
-            matrix = np.array([each.row(wall, monotonic) for each in workers], np.float32)
-            names = tuple(each.worker.worker for each in workers)
-            yield Reading(source="training", kind=Kind.WORKER, entities=names, names=NAMES, matrix=matrix, time=wall)
+            rows: list[list[float]] = []
+            names: list[str] = []
+            for each in workers:
+                with self._alone(each):
+                    rows.append(each.row(wall, monotonic))
+                    names.append(each.worker.worker)
+            if rows:
+                with np.errstate(over="ignore"):  # what a ring claims may be more than a float has room for
+                    matrix = np.array(rows, np.float32)
+                yield Reading(source="training", kind=Kind.WORKER, entities=tuple(names), names=NAMES, matrix=matrix, time=wall)
 
     def _steps(self, wall: float) -> Iterator[StepReading | Event]:
         """The steps completed since the last call, one block for each job and epoch."""
         for workers in self._by_job():
-            done: dict[int, dict[str, list[StepRecord]]] = {}
-            for each in workers:
+            with self._boundary.around(_job_words(workers[0].job)):
+                yield from self._steps_of(workers, wall)
+
+    def _steps_of(self, workers: list[WatchedWorker], wall: float) -> Iterator[StepReading | Event]:
+        done: dict[int, dict[str, list[StepRecord]]] = {}
+        for each in workers:
+            with self._alone(each):
                 try:
-                    steps = each.steps()
+                    for step in each.steps():
+                        done.setdefault(step.epoch, {}).setdefault(each.worker.worker, []).append(step)
                 except RingError as error:
                     yield from self._failing(each.give_up_ring(error), wall)
-                    continue
-                for step in steps:
-                    done.setdefault(step.epoch, {}).setdefault(each.worker.worker, []).append(step)
-            names = self._names_of(workers[0].job, done.values())
-            yield from (_aligned(epoch, steps_of, names) for epoch, steps_of in sorted(done.items()))
+        names = self._names_of(workers[0].job, done.values())
+        yield from (_aligned(epoch, steps_of, names) for epoch, steps_of in sorted(done.items()))
 
     def _names_of(self, job: str, done: Iterable[dict[str, list[StepRecord]]]) -> tuple[str, ...]:
         """Every name that a job's workers have logged so far, in the order of appearance: schemas change seldom."""
@@ -289,6 +329,14 @@ class TrainingCollector:
         if monotonic - self._collected >= GARBAGE_S:
             self._collected = monotonic
             collect_garbage(Path(self.run_dir), tuple(jobs), self.clock.now(), self.node)
+
+
+def _job_words(job: str) -> str:
+    return f"job {job}"
+
+
+def _worker_words(worker: LocalWorker, job: str) -> str:
+    return f"worker {worker.worker} of {job}"
 
 
 def _logged_values(step: StepRecord) -> dict[str, float]:

@@ -130,7 +130,7 @@ class FailSlow:
     """Digest of the newest baseline that was looked at."""
     _rows: deque[tuple[Floats, Floats]] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     """Slowness beside the peers and beside the past."""
-    _first: list[Floats] = field(default_factory=list, init=False, repr=False)
+    _first: list[NDArray[np.float16]] = field(default_factory=list, init=False, repr=False)
     """Slowness beside the peers in the first observations of these workers, `steps` of them."""
     _observed: int = field(default=0, init=False, repr=False)
     """Observations of these workers."""
@@ -244,7 +244,7 @@ class FailSlow:
         self._rows.append((beside_peers.astype(np.float32), beside_past.astype(np.float32)))
         self._observed += 1
         if len(self._first) < self.steps:
-            self._first.append(beside_peers.astype(np.float32))
+            self._first.append(beside_peers.astype(np.float16))
         yield from self._report(now, summed.own / np.maximum(summed.step_s, 1e-9))
 
     def _allowed(self) -> Doubles:
@@ -331,7 +331,7 @@ class FailSlow:
 
     def _from_the_start(self, index: int, slower: float, beside_past: float) -> bool:
         """It was nearly as slow in its first observations, and is not slower than in its own past (NaN: there is none)."""
-        return float(_median(np.array(self._first))[index]) >= 0.5 * slower and not beside_past >= 0.5 * slower
+        return float(_median(np.array(self._first, np.float32))[index]) >= 0.5 * slower and not beside_past >= 0.5 * slower
 
     def _wandering(self, worker: str) -> str:
         """Why what it computes longer is work that goes from one to the next; '' if nothing shows that."""

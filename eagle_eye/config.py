@@ -5,6 +5,7 @@ defaults below. A wrong type or an unknown key rejects the whole file with an er
 """
 
 import difflib
+import errno
 import os
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from .errors import ConfigError
 from .hostlist import hosts_of
 from .ports import address_problem
 from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Price, Ratio, Seconds, Share
+from .text_file import read_text
 from .types import digest_of
 from .types.entity import Name
 
@@ -444,10 +446,9 @@ def _no_table(tables: dict[str, Any], group: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is no UTF-8 ({error.reason}). Save it as UTF-8, or start from `eagle-eye config init`.") from error
+        return read_text(path)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: {error.strerror}. Make it with `eagle-eye config init > {path}`.") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}. Name a file that this user can read with --config.") from error
+        remedy = "Start from `eagle-eye config init`" if error.errno == errno.EILSEQ else "Name a file that this user can read with --config"
+        raise ConfigError(f"{path}: {error.strerror}. {remedy}.") from error

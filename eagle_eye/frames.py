@@ -19,6 +19,8 @@ from .event_attributes import epoch_of, is_outdated
 from .frame_columns import Columns, Rows
 from .layout_facts import LayoutFacts
 from .node_clocks import NodeClocks
+from .outside_records import OutsideRecords
+from .reporting_node import ReportingNode
 from .step_assembly import EPOCHS_KEPT, StepAssembly
 from .topology import with_layout
 from .types import (
@@ -50,8 +52,6 @@ WORKERS_KEPT = 200_000
 BASELINES_KEPT = 64
 """Of one job; a detector reads one."""
 FITTED_AHEAD_S = 3600.0
-SUCCEEDED_TICKS = 10
-"""An incarnation that was silent for so many ticks has no precedence any more over the one before it."""
 AHEAD_S = 5.0
 """A time so far beyond the mark's comes from a wrong clock: it is told, and not believed."""
 EPOCHS_AHEAD = 16
@@ -151,43 +151,6 @@ def _time_of(batch: SealedBatch) -> float:
     return batch.header.time
 
 
-class _Node:
-    """What the builder knows about one node."""
-
-    __slots__ = ("batches", "heard", "newest", "used")
-
-    def __init__(self) -> None:
-        self.batches = Writers()
-        self.used: dict[str, BatchHeader] = {}
-        """Schema id → the newest batch whose readings are in a frame."""
-        self.newest: BatchHeader | None = None
-        """Of all its batches."""
-        self.heard: dict[str, int] = {}
-        """Incarnation → tick of its last batch."""
-
-    def hear(self, header: BatchHeader, tick: int) -> bool:
-        """True if the batch is the newest one of the node."""
-        self.heard[header.incarnation] = tick
-        if len(self.heard) > Writers.INCARNATIONS_KEPT:
-            del self.heard[next(iter(self.heard))]
-        if self.newest is not None and self.is_older(header, self.newest, tick):
-            return False
-        self.newest = header
-        return True
-
-    def is_older(self, header: BatchHeader, than: BatchHeader, tick: int) -> bool:
-        """Within an incarnation numbers decide, as clocks may be set back; between two the one that began later, while it sends.
-
-        An incarnation that began later is never older, whatever its clock says: an agent that is started again after its clock was an hour
-        ahead is heard at once.
-        """
-        if header.incarnation == than.incarnation:
-            return header.number < than.number
-        if header.time >= than.time or tick - self.heard.get(than.incarnation, tick) > SUCCEEDED_TICKS:
-            return False
-        return self.batches.began_before(header.incarnation, than.incarnation)
-
-
 class FrameBuilder:
     """Builds the frames of one job."""
 
@@ -204,8 +167,10 @@ class FrameBuilder:
         self._gpus: dict[str, str] = {}
         """Those that events were about → their nodes."""
         self._facts = LayoutFacts()
+        self.outside = OutsideRecords()
+        """Of nodes that are no part of the job."""
         self._layouts: dict[int, Layout] = {}
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, ReportingNode] = {}
         self._writers: dict[str, Writers] = {}
         self._reporting: dict[str, float] = {}
         self._newest: dict[str, BatchHeader] = {}
@@ -230,6 +195,8 @@ class FrameBuilder:
 
     def feed(self, record: Sealed) -> None:
         """Take one record of this job in (or a schema). Raises nothing: what cannot be used is counted."""
+        if isinstance(record, SealedBatch | Event) and self.outside.holds(record, self._ticks):
+            return
         if isinstance(record, SealedBatch):
             self._feed_batch(record)
         elif isinstance(record, Event):
@@ -266,6 +233,7 @@ class FrameBuilder:
         """Everything since the last tick, and the events since the last mark."""
         self._ticks += 1
         self._time = mark.time
+        self.outside.expire(self._ticks)
         self._let_leave()
         self._add_facts()
         for header in self._newest.values():
@@ -305,7 +273,7 @@ class FrameBuilder:
         header = batch.header
         node = self._nodes.get(header.node)
         if node is None:
-            node = self._nodes[header.node] = _Node()
+            node = self._nodes[header.node] = ReportingNode()
             if len(self._nodes) > NODES_KEPT:
                 gone = next(iter(self._nodes))
                 del self._nodes[gone]
@@ -370,6 +338,8 @@ class FrameBuilder:
             del self._layouts[min(self._layouts)]
         if self.layout is None or (layout.epoch, layout.time) >= (self.layout.epoch, self.layout.time):
             self._take_layout(self._facts.begin(layout, self._epoch))
+        for record in self.outside.know(layout, self._layouts.keys()):
+            self.feed(record)
 
     def _take_layout(self, layout: Layout) -> None:
         self.layout = layout
@@ -443,7 +413,7 @@ class FrameBuilder:
         groups: dict[str, _Group] = {}
         for batch, plan in batches:
             header = batch.header
-            node = self._nodes.get(header.node) or _Node()
+            node = self._nodes.get(header.node) or ReportingNode()
             used = node.used
             for schema, places, begin, end in plan.readings:
                 before = used.get(schema.id)

@@ -10,8 +10,11 @@ KERNEL_FILE_MOST = 1 << 16
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """A descriptor to read from; never waits. Raises OSError, also for what is no regular file, and for a link where none is followed."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW))
+    """A descriptor to read from; never waits. Raises OSError, also for what is no regular file, for a link where none is followed, and for what no file can be named."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW))
+    except ValueError as error:  # a NUL, or text that has no encoding
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})", os.fspath(path)) from error
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))

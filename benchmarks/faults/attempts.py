@@ -28,7 +28,7 @@ from benchmarks.report import Row, report
 
 KINDS: tuple[Kind, ...] = (foreign_certificates.KIND, foreign_persons.KIND, local_users.KIND, foreign_job_files.KIND, foreign_commands.KIND, foreign_records.KIND)
 """A further kind is a module with a `KIND`."""
-GOAL = 30
+GOAL = 31
 """Attempts that docs/access.md writes down."""
 
 

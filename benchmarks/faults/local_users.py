@@ -82,6 +82,12 @@ async def _take_the_place(opened: OpenServer) -> Answer:
     return Answer(done.stdout == "refused\n" and opened.agent.connected, await opened.server.notice("the user nobody may not take the place of the agent"))
 
 
+async def _be_the_agent_first(opened: OpenServer) -> Answer:
+    peer = agent(NODES[1])
+    done = await asyncio.to_thread(as_other_user, CONTROL, SESSION, opened.server.address, peer.role, peer.node, peer.job)
+    return Answer(done.stdout == "refused\n", await opened.server.notice(f"the user nobody may not take the place of the {peer}"))
+
+
 async def _join_the_job(opened: OpenServer) -> Answer:
     peer = launcher("node-x")
     done = await asyncio.to_thread(as_other_user, CONTROL, SESSION, opened.server.address, peer.role, peer.node, peer.job)
@@ -119,6 +125,7 @@ KIND = Kind(
     {
         "another local user approves a plan": _approve,
         "another local user takes the place of the agent": _take_the_place,
+        "another local user opens the session of an agent that has not begun": _be_the_agent_first,
         "another local user opens a session of the job": _join_the_job,
         "another local user posts to the webhook": _webhook,
         "another local user posts to the webhook and hangs up before it is looked up": _hang_up,

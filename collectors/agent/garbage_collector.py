@@ -7,7 +7,7 @@ next launcher of the run directory when it starts.
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from collectors.worker.procfs import alive
@@ -18,6 +18,7 @@ from eagle_eye.training.checkpoint.shared_chunks import CHUNK_SUFFIX
 from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import digest_of
 
+from .failure_boundary import FailureBoundary
 from .job_directory import LocalJob, may_name
 
 log = logging.getLogger(__name__)
@@ -39,16 +40,33 @@ def collect_garbage(
     """Remove files of dead processes on this node; returns their paths. `now`: wall time. Never raises for a file."""
     launched = {job.run: job.launched for job in jobs}
     places = (run_dir, shared)
-    garbage = [path for job in jobs if not launched[job.run] for path in _files_of_dead(job, run_dir, places, now)]
-    home = digest_of(str(run_dir.absolute()))[:8]  # in shared memory the names say of which run directory they are
-    rings = [path for place, names in zip(places, ("*.ring", f"eagle-eye-*-{home}-*.ring"), strict=True) for path in place.glob(names)]
-    garbage += [path for path in rings if _is_orphaned_ring(path, launched, node, now)]
-    segments = [path for ending in ("", f".*{UNFINISHED}") for path in shared.glob(f"eagle-eye-*-{home}-*{SUFFIX}{ending}")]
-    garbage += [path for path in segments if _is_orphaned_segment(path, launched, node, now)]
-    garbage += [path for path in shared.glob(f"eagle-eye-*-{home}-*{CHUNK_SUFFIX}") if _age_s(path, now) > YOUNG_S and _may_remove(path)]
-    garbage += [path for path in run_dir.glob("*.sock") if _is_orphaned_socket(path, launched, now)]
+    boundary = FailureBoundary("training, which removes what is left of dead processes")
+    garbage: list[Path] = []
+    for job in jobs:
+        with boundary.around(f"job file {job.file}"):
+            garbage += [] if launched[job.run] else list(_files_of_dead(job, run_dir, places, now))
+    found = _orphans(run_dir, shared, launched, node, now)
+    garbage += [path for path, is_orphan in found if _is_certain(path, is_orphan, boundary)]
     garbage += [Path(beside(str(path))) for path in garbage if path.suffix == ".sock" for beside in BESIDE]
     return [path for path in dict.fromkeys(garbage) if _remove(path)]
+
+
+def _orphans(run_dir: Path, shared: Path, launched: dict[str, bool], node: str, now: float) -> Iterator[tuple[Path, Callable[[Path], bool]]]:
+    """Files that may be left of dead processes, and how each is found to be."""
+    home = digest_of(str(run_dir.absolute()))[:8]  # in shared memory the names say of which run directory they are
+    for folder, names in ((run_dir, "*.ring"), (shared, f"eagle-eye-*-{home}-*.ring")):
+        yield from ((path, lambda ring: _is_orphaned_ring(ring, launched, node, now)) for path in folder.glob(names))
+    for ending in ("", f".*{UNFINISHED}"):
+        yield from ((path, lambda segment: _is_orphaned_segment(segment, launched, node, now)) for path in shared.glob(f"eagle-eye-*-{home}-*{SUFFIX}{ending}"))
+    yield from ((path, lambda chunk: _age_s(chunk, now) > YOUNG_S and _may_remove(chunk)) for path in shared.glob(f"eagle-eye-*-{home}-*{CHUNK_SUFFIX}"))
+    yield from ((path, lambda listening: _is_orphaned_socket(listening, launched, now)) for path in run_dir.glob("*.sock"))
+
+
+def _is_certain(path: Path, is_orphan: Callable[[Path], bool], boundary: FailureBoundary) -> bool:
+    """False for a file that cannot be asked."""
+    with boundary.around(str(path)):
+        return is_orphan(path)
+    return False
 
 
 def _files_of_dead(job: LocalJob, run_dir: Path, places: tuple[Path, ...], now: float) -> Iterator[Path]:
@@ -127,7 +145,7 @@ def _age_s(path: Path, now: float) -> float:
 def _remove(path: Path) -> bool:
     try:
         path.unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # gone meanwhile; nor is there a file whose name holds a NUL
         return False
     except OSError as error:
         log.warning("%s belongs to a dead process and cannot be removed: %s", path, error)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -16,6 +17,7 @@ from collectors.worker.procfs import alive, certain_users_of
 from eagle_eye.errors import UNREADABLE
 from eagle_eye.open_file_limit import NO_ROOM
 from eagle_eye.regular_file import read_owned
+from eagle_eye.types.entity import Name, Number
 
 log = logging.getLogger(__name__)
 
@@ -26,26 +28,30 @@ MOST_FILES = 1000
 """Of one user: with more the agent would have no time for the jobs of others."""
 LARGEST = 1 << 20
 """Bytes of a job file; one of a node with 1,000 workers has a quarter of that."""
+FilePath = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A[^\x00]*\Z")]
+"""What the kernel takes as a path: PATH_MAX, and no NUL."""
+ProcessNumber = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]
+"""What the kernel takes as a process id; 0 and -1: none."""
 
 
 class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker process of a job on this node."""
+    """One worker process of a job on this node. A file in which one text or number cannot be is refused as a whole."""
 
-    worker: str
+    worker: Name
     """run/node/slot"""
-    slot: int
-    rank: int
-    pid: int
-    start_time: int = 0
+    slot: Number
+    rank: Number
+    pid: ProcessNumber
+    start_time: Number = 0
     """Field 22 of /proc/PID/stat."""
-    ring: str = ""
-    socket: str = ""
-    log: str = ""
+    ring: FilePath = ""
+    socket: FilePath = ""
+    log: FilePath = ""
     """File with its output."""
-    log_from: int = 0
+    log_from: Number = 0
     """Bytes that were in it before: of the processes of the epochs before."""
-    epoch: int = 0
-    born: int = -1
+    epoch: Number = 0
+    born: Number = -1
     """Epoch in which its process was forked: an elastic worker continues in later epochs. -1: the same as `epoch`."""
 
     @property
@@ -61,21 +67,21 @@ class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
 class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a job that runs on this node (content of a job file)."""
 
-    version: int = VERSION
-    job: str
+    version: Number = VERSION
+    job: Name
     """tenant/name/run"""
-    run: str
-    node: str = ""
-    epoch: int = 0
-    launcher_pid: int = 0
-    launcher_start_time: int = 0
+    run: Name
+    node: Name = ""
+    epoch: Number = 0
+    launcher_pid: ProcessNumber = 0
+    launcher_start_time: Number = 0
     """0: not known; then a recycled pid is taken for the launcher."""
     workers: tuple[LocalWorker, ...] = ()
-    checkpoints: str = ""
+    checkpoints: FilePath = ""
     """Folder of its checkpoints; '' if the launcher does not say."""
     state: str = "running"
     """running or stopped"""
-    user: int = 0
+    user: Number = 0
     """Owner of the file; whatever the file says of it."""
     file: str = ""
     """Its name; the same."""
@@ -115,10 +121,10 @@ def may_name(user: int, path: str | os.PathLike[str]) -> bool:
 
 
 def _owner(path: str | os.PathLike[str]) -> int | None:
-    """Whose file it is; None if there is none."""
+    """Whose file it is; None if there is none, and for what no file can be named (with a NUL, or text that has no encoding)."""
     try:
         return os.lstat(path).st_uid
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
@@ -206,6 +212,9 @@ class JobDirectory:
         """What a user may say: of runs that the file is named after, and of the user's own processes."""
         if job.file not in (f"{job.run}.json", f"{job.run}.{job.user}.json") or job.job.rpartition("/")[2] != job.run:
             self._refuse(job, f"it is not named after its run, {job.job}")
+            return None
+        if job.job.count("/") != 2 or not all(job.job.split("/")):  # what is of no job is told to all, and `idle/NODE` is the node's own
+            self._refuse(job, f"{job.job!r} is no job: use tenant/name/run")
             return None
         if not _may_be_of(job.user, job.launcher_pid, job.launcher_start_time):
             self._refuse(job, f"its launcher, process {job.launcher_pid}, is another user's")

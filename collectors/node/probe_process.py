@@ -109,7 +109,7 @@ class ProbeProcess:
         while self._process is not None and len(found) < most:
             assert self._process.stdout is not None
             left = max(0.0, until - self._clock.monotonic())
-            if not select.select([self._process.stdout], [], [], left)[0]:
+            if not _is_readable(self._process.stdout.fileno(), left):
                 break
             data = os.read(self._process.stdout.fileno(), 65_536)
             if not data:
@@ -127,6 +127,13 @@ class ProbeProcess:
         if self._process is not None:
             _end(self._process)
             self._process = None
+
+
+def _is_readable(file: int, wait_s: float) -> bool:
+    """By poll(2): select(2) knows no descriptor beyond 1,023, and an agent may have more."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(1000.0 * wait_s))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

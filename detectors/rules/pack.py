@@ -1,5 +1,6 @@
 """Packs of rules: read, checked, and put together, with the file and line of each mistake."""
 
+import errno
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from eagle_eye.errors import UNREADABLE
+from eagle_eye.text_file import read_text
 
 from .condition import FORM, RISES, RuleCondition, parse
 from .rule import ENTITIES, MetricRule, RuleProblem, RuleTable
@@ -52,15 +54,11 @@ def shipped() -> tuple[Pack, ...]:
 def load(path: Path) -> Pack:
     """A pack of the site. What cannot be read is a problem of its first line."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            return _refused(str(path), f"a pack has at most {LARGEST:,} bytes: divide it")
-        return read(content.decode(), str(path))
+        return read(read_text(path, LARGEST), str(path))
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            return _refused(str(path), f"a pack has at most {LARGEST:,} bytes: divide it")
         return _refused(str(path), f"cannot be read ({error.strerror or error}): name a file that the server's user may read")
-    except UnicodeDecodeError as error:
-        return _refused(str(path), f"is no UTF-8 text: {error.reason} at byte {error.start}")
 
 
 def rule_set(paths: Sequence[Path]) -> RuleSet:

@@ -87,8 +87,8 @@ class JobEvaluation:
         self.awake_ticks = 0
         """So many ticks are evaluated each, although it is idle."""
         self._phase_s = zlib.crc32(name.encode()) % IDLE_TICK_S
-        self.told_unbelieved = self.told_impossible = self.told_outdated = False
-        """It was said that some of its records name epochs that cannot be; or steps; or tell of epochs that are over."""
+        self.told_unbelieved = self.told_impossible = self.told_outdated = self.told_outside = False
+        """It was said that some of its records name epochs that cannot be; or steps; or tell of epochs that are over; or come from nodes that are no part of it."""
         self.told_clocks: set[str] = set()
         """Nodes whose clocks were said to be off, and are."""
 
@@ -325,6 +325,10 @@ class Evaluator:
         if job.builder.counts.outdated and not job.told_outdated:
             job.told_outdated = True
             self._notify("claim.refused", f"a coordinator of {job.name} reports how the job was in an epoch that is over (ended, its budget spent, its restart delayed): the job has gone on without it")
+        outside = job.builder.outside
+        if outside.left_out and not job.told_outside:
+            job.told_outside = True
+            self._notify("claim.refused", f"{outside.node} reports about {job.name}, and no layout of that job names it: what it says does not count; start its agent and launcher with the same --node, or see who has registered the job there (jobs/ of its run directory)")
         count = job.builder.counts.unbelieved
         if count and not job.told_unbelieved:
             job.told_unbelieved = True

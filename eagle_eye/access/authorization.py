@@ -15,6 +15,9 @@ from .tokens import Tokens
 
 log = logging.getLogger(__name__)
 
+TOLD_KEPT = 1000
+"""Callers that are remembered, so that the refusal of each is told once: a certificate names whatever its authority signs."""
+
 
 class Authorization:
     """Asks for a token wherever any are configured.
@@ -75,6 +78,8 @@ class Authorization:
     def _told_once(self, caller: Caller, why: str) -> str:
         """The reason, which the log has once for each caller."""
         if caller not in self._refused:
+            if len(self._refused) >= TOLD_KEPT:
+                self._refused.clear()
             self._refused.add(caller)
             log.warning("refused: %s", why)
         return why

@@ -6,7 +6,7 @@ was asked before is still being answered.
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from eagle_eye.clock import Clock
 from eagle_eye.config import HistoryConfig
 from eagle_eye.errors import HistoryError
+from eagle_eye.retention_clock import RetentionClock
 
 from .file_names import MERGED, HistoryFile, visible, window_of
 from .object_store import ObjectStore
@@ -40,7 +41,8 @@ class Compactor:
         self._config = config
         self._clock = clock
         self._covered: dict[str, float] = {}
-        """Path of a file that is covered → since when we know."""
+        """Path of a file that is covered → since when we know, by the monotonic clock."""
+        self._retention = RetentionClock(clock, config.retention_s, self._times, "history")
 
     def compact(self, partition: int) -> int:
         """Make large files of the small ones of a partition, and remove what is covered; returns how many were made. Raises HistoryError."""
@@ -51,12 +53,12 @@ class Compactor:
             groups[file.table, window_of(file.window, span)].append(file)
         over = [group for (_, begin), group in groups.items() if len(group) > 1 and begin + span + GRACE_S <= now]
         ripe = [group for group in over if sum(file.bytes for file in group) <= LARGE_BYTES]
-        self._remove_covered([*files, *(merge(self._place, group) for group in ripe)], now)
+        self._remove_covered([*files, *(merge(self._place, group) for group in ripe)], self._clock.monotonic())
         return len(ripe)
 
     def retain(self) -> int:
         """Remove what is too old, and the oldest beyond the bytes that are allowed; returns how many. Of all partitions. Raises HistoryError."""
-        now = self._clock.now()
+        now = self._retention.now()
         files = sorted(self._place.files(), key=lambda file: (self._newest(file), file.path))
         total = sum(file.bytes for file in files)
         removed = 0
@@ -72,6 +74,10 @@ class Compactor:
     def _newest(self, file: HistoryFile) -> float:
         """Time of its newest rows; those of a clock that is ahead are as old as what they came with."""
         return min(file.latest, file.last_window + self._config.file_s + GRACE_S)
+
+    def _times(self) -> Iterator[float]:
+        for file in self._place.files():
+            yield from (file.window, file.last_window)
 
     def _remove_covered(self, files: Sequence[HistoryFile], now: float) -> None:
         seen = {file.path for file in visible(files)}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, Table, delete, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Select, Table, cast, delete, func, select
 
 from . import tables
 from .database import Database, patient
@@ -18,6 +18,15 @@ class Retention(Database):
     def delete_ended(self, before: float) -> int:
         """Remove what ended before that time; returns how many rows went."""
         return self._delete_incidents(before) + sum(self._until_done(*each) for each in _single_rows(before))
+
+    def times_kept(self) -> list[float]:
+        """Of what is kept: of each minute the first and the last one, for a RetentionClock."""
+        with self._reading() as connection:
+            found: list[float] = []
+            for column in _times():
+                each_minute = select(func.min(column), func.max(column)).where(column.is_not(None)).group_by(cast(column / 60, BigInteger))
+                found.extend(time for row in connection.execute(each_minute) for time in row)
+            return found
 
     def _delete_incidents(self, before: float) -> int:
         gone = 0
@@ -56,6 +65,11 @@ class Retention(Database):
         with self._writing() as connection:
             keys = list(connection.execute(query).scalars())
             return connection.execute(delete(table).where(key.in_(keys))).rowcount if keys else 0
+
+
+def _times() -> list[Column[float]]:
+    incidents, notices, owners = tables.incidents, tables.notices, tables.job_owners
+    return [incidents.c.changed, tables.findings.c.time, notices.c.time, tables.changes.c.time, owners.c.changed, tables.safe_checkpoints.c.time, tables.outbox.c.done]
 
 
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:

@@ -15,7 +15,7 @@ import msgspec
 from eagle_eye.errors import UNREADABLE, ControlError, Stale
 from eagle_eye.training import atomic_file
 
-from .control_messages import Body, Command
+from .control_messages import HIGHEST_FIRST_TERM, TERM_JUMP, Body, Command
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class CommandFence:
         return known.epoch if known else 0
 
     def admit_term(self, term: int) -> None:
-        """Remember a leader's term, on disk before this returns; Stale if a higher one was seen. 0 is no leader."""
+        """Remember a leader's term, on disk before this returns; Stale if a higher one was seen, ControlError for one that no leader can have. 0 is no leader."""
         with self._lock:
             self._check_term(term)
             if term:
@@ -116,6 +116,8 @@ class CommandFence:
                 f"leader term {term} is older than term {known}, which was seen before: another leader was elected "
                 "since; the old one must stop"
             )
+        if term > (known + TERM_JUMP if known else HIGHEST_FIRST_TERM):
+            raise ControlError(f"leader term {term} is too far above term {known}, the highest seen before: no leader has it; it is not believed")
         if term > known:
             self._memory.term = term
             self._unwritten = True

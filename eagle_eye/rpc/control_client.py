@@ -14,6 +14,7 @@ from eagle_eye.access.credentials import Credentials
 from eagle_eye.access.tls_errors import explain
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, Stale, TemporaryError
+from eagle_eye.writable_text import words_of
 
 from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
@@ -169,12 +170,7 @@ class ControlClient:
     async def _run(self) -> None:
         failures, turn, reported = 0, 0, dict[str, str]()
         while True:
-            known = addresses_of(self._address())
-            address = known[turn % len(known)] if known else ""
-            if address in reported and failures and await self._closed_ports.still_closed(address):
-                opened, reason = False, reported[address]
-            else:
-                opened, reason = await self._once(address) if address else (False, "no address is known")
+            address, opened, reason = await self._try(turn, reported if failures else {})
             if self._stopped:
                 return
             failures, turn = 0 if opened else failures + 1, turn + 1
@@ -182,6 +178,24 @@ class ControlClient:
                 reported[address] = reason
                 self._report(ConnectionState(connected=False, address=address, term=self._fence.term, reason=reason))
             await self._rest(failures)
+
+    async def _try(self, turn: int, failed: dict[str, str]) -> tuple[str, bool, str]:
+        """(address, whether a session began there, why it ended). `failed`: address → why the last try there failed.
+
+        What nobody foresaw, such as a thread that the system refuses, ends this try and never the search for a server.
+        """
+        address = ""
+        try:
+            known = addresses_of(self._address())
+            address = known[turn % len(known)] if known else ""
+            if address in failed and await self._closed_ports.still_closed(address):
+                return address, False, failed[address]
+            return address, *(await self._once(address) if address else (False, "no address is known"))
+        except Exception as error:
+            reason = f"a session with {address or 'the server'} cannot begin here: {words_of(error)}; it is tried again"
+            if failed.get(address) != reason:  # it may last for hours
+                log.exception("%s", reason)
+            return address, False, reason
 
     async def _rest(self, failures: int) -> None:
         """Back off; `reconnect` cuts it short."""

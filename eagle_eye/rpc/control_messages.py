@@ -22,6 +22,16 @@ LONGEST_S = 10 * 365 * 86_400.0
 Period = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_S)]
 """Seconds, up to ten years; neither NaN nor infinite."""
 
+AnswerDelay = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
+"""Seconds after which to try again."""
+HeartbeatPeriod = Annotated[float, msgspec.Meta(ge=0.001, le=3_600.0)]
+"""Seconds: a shorter one would be a flood, a longer one a session that never ends."""
+Term = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+TERM_JUMP = 1 << 20
+"""A term is believed to be so far above the one that this end knows at most: no cluster has elected as many leaders meanwhile."""
+HIGHEST_FIRST_TERM = 1 << 32
+"""Of who knows none yet."""
+
 ErrorKind = Literal["stale", "denied", "temporary", "permanent", "control"]
 
 
@@ -63,16 +73,16 @@ class Hello(ControlMessage, frozen=True, kw_only=True):
 
 
 class HeartbeatSettings(ControlMessage, frozen=True, kw_only=True):
-    """Period of heartbeats, and how long a silence ends the session. Seconds."""
+    """Period of heartbeats, and how long a silence ends the session."""
 
-    heartbeat_s: float
-    lease_s: float
+    heartbeat_s: HeartbeatPeriod
+    lease_s: HeartbeatPeriod
 
 
 class Welcome(ControlMessage, frozen=True, kw_only=True):
     """First message from the server."""
 
-    term: int
+    term: Term
     """0: the commander is no leader, but a job's coordinator."""
     heartbeat: HeartbeatSettings
 
@@ -82,9 +92,9 @@ class Command(ControlMessage, frozen=True, kw_only=True):
 
     action: str
     job: str = ""
-    leader_term: int = 0
+    leader_term: Term = 0
     """0: no leader asked for it (the job heals itself)."""
-    epoch: int = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
     """The job's epoch that the order was made for; 0: any."""
     plan: str = ""
     step: str = ""
@@ -106,7 +116,7 @@ class Failure(ControlMessage, frozen=True, kw_only=True):
 
     kind: ErrorKind
     error: str
-    delay_s: float = 0.0
+    delay_s: AnswerDelay = 0.0
 
     @classmethod
     def of(cls, error: EagleEyeError) -> "Failure":

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import math
+import os
+import resource
 from collections import Counter
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,6 +13,7 @@ import msgspec
 
 from eagle_eye.access import Authorization, Caller, Tokens
 from eagle_eye.access.addresses import is_loopback, refuse_open
+from eagle_eye.access.caller import user_name
 from eagle_eye.access.credentials import Credentials, identity_of, objection
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, TemporaryError
@@ -20,6 +24,7 @@ from . import protobuf_codec as wire
 from .connection import Connection, PauseDetector
 from .control_messages import (
     SILENT,
+    TERM_JUMP,
     Body,
     Command,
     ControlResult,
@@ -39,7 +44,10 @@ HEARTBEATS_PER_S = 2000
 LONGEST_NAME = 400
 """Characters, as of a `Name`."""
 SESSIONS_PER_NODE = 512
-"""An agent, and a launcher of each job: a node that invents jobs without end must not take the descriptors that all others need."""
+"""An agent, and a launcher of each job: a node that invents jobs without end must not take the descriptors that all others need. Without certificates of each user of a node, and
+of a user whom the server does not obey on all nodes together: whichever names that user invents, it takes the sessions of no other."""
+ROLES = ("agent", "launcher")
+"""Who opens sessions."""
 REQUESTS_PER_SESSION = 256
 """Requests of one session that may be under way at once; more are refused and may be sent again."""
 OPTIONS = (
@@ -51,12 +59,33 @@ OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 5000),  # of TLS, and of HTTP/2: a connection that says nothing is closed
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call: a session is one
 )
+SHARE_OF_DESCRIPTORS = 2
+"""One of so many that this process may open is for connections at most: ledger, stream and spool need theirs, whoever connects."""
+TOLD_EVERY_S = 60.0
+
+
+def _options() -> tuple[tuple[str, int], ...]:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (*OPTIONS, ("grpc.max_allowed_incoming_connections", max(8, min(most // SHARE_OF_DESCRIPTORS, 2**31 - 1)))) if most > 0 else OPTIONS
 
 
 def _is_name(text: str) -> bool:
     """Whether a log, a record and a row of a ledger can hold it."""
     return len(text) <= LONGEST_NAME and (text.isprintable() or not text)
+
+
+def _counted(peer: Peer) -> tuple[str, int | None]:
+    """Whose number of sessions is bounded."""
+    caller = peer.caller
+    return ("" if caller.local and not caller.owns_server else peer.node, caller.user)
+
+
+def _displaces(peer: Peer, held: Peer) -> bool:
+    """The server's owner, and root, take back what another user of the machine holds: it is theirs, and the other was only faster."""
+    return peer.caller.owns_server and held.caller.local and not held.caller.owns_server
 
 
 class Handler(Protocol):
@@ -119,7 +148,8 @@ class ControlServer(OperatorService):
         super().__init__(handler, address, authorization or Authorization(Tokens.none(), trust_claims=is_loopback(address), everybody=insecure))
         self.term = term
         self.superseded = 0
-        """The highest term above ours that a peer has seen: another leader was elected after this one."""
+        """The highest term above ours that an admitted peer has seen: another leader was elected after this one, or the ledger, which numbers terms, was lost."""
+        self._told_terms = -math.inf
         self._handler = handler
         self._address = address
         self._insecure = insecure
@@ -127,8 +157,8 @@ class ControlServer(OperatorService):
         self._beat_s, self._lease_s = heartbeat_s, lease_s
         self._clock = clock or SystemClock()
         self._sessions: dict[tuple[str, str, str], _Session] = {}
-        self._of_node: Counter[str] = Counter()
-        """Node → how many sessions it has."""
+        self._counts: Counter[tuple[str, int | None]] = Counter()
+        """(node, user) → how many sessions they have."""
         self._server: Any = None
         self._watching: asyncio.Task[None] | None = None
         self._requests: set[asyncio.Task[None]] = set()
@@ -138,7 +168,7 @@ class ControlServer(OperatorService):
 
     async def start(self) -> None:
         """Listen; `port` is known afterwards. ControlError if the address is taken."""
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=_options())
         stubs.add_ControlServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
         try:
             self.port = self._bind(server)
@@ -225,6 +255,8 @@ class ControlServer(OperatorService):
         hello = wire.decode_hello(first.hello)
         if not (hello.peer.role and hello.peer.node and hello.peer.incarnation):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and an incarnation")
+        if hello.peer.role not in ROLES:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"sessions are opened as {' or '.join(ROLES)}, not as {hello.peer.role[:LONGEST_NAME]!r}")
         if not all(map(_is_name, (hello.peer.role, hello.peer.node, hello.peer.job, hello.peer.incarnation, hello.peer.address))):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a name in the hello is longer than {LONGEST_NAME} characters, or holds some that cannot be printed")
         hello = msgspec.structs.replace(hello, peer=msgspec.structs.replace(hello.peer, caller=await self._caller(context)))
@@ -232,11 +264,20 @@ class ControlServer(OperatorService):
             self._tell_refused(hello.peer, why)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         if self.term and hello.term > self.term:
-            self.superseded = max(self.superseded, hello.term)
-            message = f"the {hello.peer} has seen leader term {hello.term}, this leader has {self.term}"
-            log.warning("%s; another server leads", message)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self._fenced_by(hello))
         return hello
+
+    def _fenced_by(self, hello: Hello) -> str:
+        """Why a peer that has seen a later leader is refused. The owner reads `superseded`; it may be a term that no leader ever had, so there is a bound to it, and to what is logged."""
+        message = f"the {hello.peer} has seen leader term {hello.term}, this leader has {self.term}"
+        if hello.term > self.term + TERM_JUMP:
+            message += ": too far above to be believed; if it is right, start its job anew"
+        else:
+            self.superseded = max(self.superseded, hello.term)
+        if self._clock.monotonic() - self._told_terms >= TOLD_EVERY_S:
+            self._told_terms = self._clock.monotonic()
+            log.warning("%s", message)
+        return message
 
     async def _caller(self, context: Any) -> Caller:
         """What the connection proves; nothing where the configuration allows everybody."""
@@ -253,34 +294,45 @@ class ControlServer(OperatorService):
         if self._credentials is None and not (self._insecure or peer.caller.local):
             return f"the {peer} came through a proxy, or from another machine: without certificates ([access]) only this machine's processes get a session"
         held = self._sessions.get(peer.key)
-        if held is not None and peer.caller.local and peer.caller.user != held.peer.caller.user and not peer.caller.owns_server:
-            return f"{peer.caller} may not take the place of the {peer}: {held.peer.caller} holds its session"
-        if held is not None and held.peer.incarnation != peer.incarnation:  # one that has ended has none: its connection closed with it, or its silence is longer than the lease
+        if peer.caller.local and not peer.caller.owns_server:
+            if peer.role == "agent":
+                return f"{peer.caller} may not take the place of the {peer}: without certificates ([access]) agents run as {user_name(os.geteuid())}, as whom this server runs, or as root"
+            if held is not None and peer.caller.user != held.peer.caller.user:
+                return f"{peer.caller} may not take the place of the {peer}: {held.peer.caller} holds its session"
+        if held is not None and held.peer.incarnation != peer.incarnation and not _displaces(peer, held.peer):  # one that has ended has none: its connection closed with it, or its silence is longer than the lease
             where = f" (pid {held.peer.pid}{f' at {held.peer.address}' if held.peer.address else ''})" if held.peer.pid else ""
             return f"another process{where} is the {peer}, and is alive: give each machine a node name of its own (--node), and start one agent on it, and one launcher of a job"
-        if held is None and self._of_node[peer.node] >= SESSIONS_PER_NODE:
-            return f"{peer.node} has {SESSIONS_PER_NODE} sessions already: no node has so many jobs"
+        if held is None and self._counts[_counted(peer)] >= SESSIONS_PER_NODE:
+            return f"{_counted(peer)[0] or peer.caller} has {SESSIONS_PER_NODE} sessions already: no node has so many jobs"
         return self._handler.objection(peer) if isinstance(self._handler, AdmissionHandler) else ""
 
     def _admit(self, peer: Peer, context: Any) -> _Session:
         session = _Session(peer, Connection(context, f"the {peer}"), self._clock.monotonic())
         before = self._sessions.get(peer.key)
         self._sessions[peer.key] = session
-        self._of_node[peer.node] += before is None
+        self._count(peer, 1)
         session.connection.send(wire.encode_welcome(Welcome(term=self.term, heartbeat=self.heartbeat)))
-        if before is not None:  # the same process: its former connection has broken, and that is not known here yet
+        if before is not None:
+            self._count(before.peer, -1)
             before.connection.end(f"another session of the {peer} took its place")
-        else:
+        if before is None:
+            self._tell_opened(peer)
+        elif before.peer.incarnation != peer.incarnation:  # another user's process; else the same one: its former connection has broken, and that is not known here yet
+            self._tell_lost(before.peer, f"it was {before.peer.caller}, in the place of {peer.caller}")
             self._tell_opened(peer)
         return session
+
+    def _count(self, peer: Peer, sessions: int) -> None:
+        key = _counted(peer)
+        self._counts[key] += sessions
+        if not self._counts[key]:
+            del self._counts[key]
 
     def _leave(self, session: _Session, reason: str) -> None:
         if self._sessions.get(session.peer.key) is not session:
             return  # a newer session has its place, and its listeners were notified then
         del self._sessions[session.peer.key]
-        self._of_node[session.peer.node] -= 1
-        if not self._of_node[session.peer.node]:
-            del self._of_node[session.peer.node]
+        self._count(session.peer, -1)
         if not self._stopping:
             self._tell_lost(session.peer, reason)
 

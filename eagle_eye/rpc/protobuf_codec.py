@@ -9,6 +9,7 @@ from eagle_eye.writable_text import writable
 
 from . import control_pb2 as pb
 from .control_messages import (
+    AnswerDelay,
     Body,
     BreakerCommand,
     Command,
@@ -84,8 +85,8 @@ def encode_welcome(welcome: Welcome) -> pb.FromServer:
 
 
 def decode_welcome(message: pb.Welcome) -> Welcome:
-    """The answer to a hello, from the wire."""
-    return Welcome(term=message.term, heartbeat=HeartbeatSettings(heartbeat_s=message.heartbeat_s, lease_s=message.lease_s))
+    """The answer to a hello, from the wire. ControlError for a term or a period that is none."""
+    return _checked({"term": message.term, "heartbeat": decode_heartbeat(message)}, Welcome)
 
 
 def client_heartbeat() -> pb.FromClient:
@@ -98,9 +99,12 @@ def server_heartbeat(heartbeat: HeartbeatSettings) -> pb.FromServer:
     return pb.FromServer(heartbeat=pb.Heartbeat(heartbeat_s=heartbeat.heartbeat_s, lease_s=heartbeat.lease_s))
 
 
-def decode_heartbeat(message: pb.Heartbeat) -> HeartbeatSettings:
-    """The heartbeat in the answer to a beat."""
-    return HeartbeatSettings(heartbeat_s=message.heartbeat_s, lease_s=message.lease_s)
+def decode_heartbeat(message: pb.Heartbeat | pb.Welcome) -> HeartbeatSettings:
+    """The heartbeat in the answer to a beat, or to a hello. ControlError for periods that are none."""
+    heartbeat = _checked({"heartbeat_s": message.heartbeat_s, "lease_s": message.lease_s}, HeartbeatSettings)
+    if heartbeat.lease_s < heartbeat.heartbeat_s:
+        raise ControlError(f"heartbeats every {heartbeat.heartbeat_s:g} s are too late for a lease of {heartbeat.lease_s:g} s")
+    return heartbeat
 
 
 def encode_command(command: Command) -> pb.FromServer:
@@ -119,17 +123,9 @@ def encode_command(command: Command) -> pb.FromServer:
 
 
 def decode_command(message: pb.Command) -> Command:
-    """A command from the wire; ControlError if its arguments are no JSON object."""
-    return Command(
-        id=message.id,
-        leader_term=message.leader_term,
-        job=message.job,
-        epoch=message.epoch,
-        plan=message.plan,
-        step=message.step,
-        action=message.action,
-        arguments=decode_body(message.arguments),
-    )
+    """A command from the wire; ControlError if its arguments are no JSON object, or its term is none."""
+    given = {name: getattr(message, name) for name in ("id", "leader_term", "job", "epoch", "plan", "step", "action")}
+    return _checked(given | {"arguments": decode_body(message.arguments)}, Command)
 
 
 def encode_request(request: Request) -> pb.FromClient:
@@ -231,4 +227,12 @@ def _verdict(failure: Failure | None) -> dict[str, Any]:
 def _result(number: int, message: Any, data: bytes) -> ControlResult:
     if message.ok:
         return ControlResult(id=number, body=decode_body(data))
-    return ControlResult(id=number, failure=Failure(kind=message.kind, error=message.error, delay_s=message.delay_s))
+    return ControlResult(id=number, failure=Failure(kind=message.kind, error=message.error, delay_s=_delay(message.delay_s)))
+
+
+def _delay(seconds: float) -> float:
+    """ControlError for one that is none."""
+    try:
+        return msgspec.convert(seconds, AnswerDelay)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"a delay of {seconds:g} s cannot be: {error}") from None

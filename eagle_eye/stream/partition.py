@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamFull, StreamUnavailable
+from eagle_eye.retention_clock import BELIEVED, RetentionClock
 from eagle_eye.stream import Message
 from eagle_eye.stream.partition_files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, StoredRow, checksum, whole
 from eagle_eye.stream.sqlite_files import (
@@ -81,6 +82,9 @@ class Partition:
         self._closed = False
         self._deletion, self._told_until = "", 0.0
         self._now = self._open()
+        self._retention = RetentionClock(clock, limits.retention_s, self._times, f"{topic}/{number}")
+        with suppress(StreamError, TornFile):  # told to who reads or writes
+            self._retention.now()  # from here on it knows what passes
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -141,8 +145,23 @@ class Partition:
             return None
         if self._bytes(connection) > self._limits.max_bytes:
             return int(rows[-1][0])
-        oldest = self._clock.now() - self._limits.retention_s
+        oldest = self._retention.now() - self._limits.retention_s
         return max((int(place) for place, time in rows if time < oldest), default=None)
+
+    def _times(self) -> list[float]:
+        """Times of records between whose neighbours nothing is missing that matters to a RetentionClock. Some 300 look-ups."""
+        with translated(self._now.path):
+            first, last = self._now.writer.execute("SELECT min(place), max(place) FROM records").fetchone()
+            return [] if first is None else self._times_between(int(first), int(last))
+
+    def _times_between(self, first: int, last: int) -> list[float]:
+        """Of the records at both ends and, where the time between them is long, of those in the middle, down to neighbours."""
+        at = "SELECT place, time FROM records WHERE place >= ? ORDER BY place LIMIT 1"
+        times = [self._now.writer.execute(at, (place,)).fetchone()[1] for place in (first, last)]
+        if last - first > 1 and times[1] - times[0] > BELIEVED * self._limits.retention_s:
+            middle = (first + last) // 2
+            times += self._times_between(first, middle) + self._times_between(middle, last)
+        return times
 
     def _bytes(self, connection: sqlite3.Connection) -> int:
         pages, free, size = (

@@ -62,6 +62,7 @@ class SpooledWriter:
         *,
         clock: Clock,
         name: str = "records",
+        adopts: str = "",
         max_bytes: int = 64 << 20,
         memory_bytes: int = MEMORY_BYTES,
         retry_s: float = RETRY_S,
@@ -71,6 +72,7 @@ class SpooledWriter:
     ) -> None:
         """Begin to write; what an earlier writer left in `directory/name.spool` goes first.
 
+        adopts: pattern of names of files in `directory`: what processes that have ended left in them goes, too. A process that is stopped has not ended, and keeps its own.
         confirmed_by: topic → consumer group whose commits confirm its records, for a stream that may forget.
         on_notice: called in the background thread, once per change: stream.away, stream.recovered, stream.reset,
         spool.dropped, spool.failing, spool.removed, spool.torn.
@@ -82,6 +84,8 @@ class SpooledWriter:
         self._retry_s = retry_s
         self._on_notice = on_notice
         self._file = SpoolFile(directory / f"{name}.spool")
+        if adopts:
+            _adopt(self._file, adopts)
         self._changed = threading.Condition()
         self._incoming: deque[tuple[SpooledRecord, bool]] = deque()
         self._incoming_bytes = 0
@@ -388,3 +392,13 @@ class SpooledWriter:
                 self._on_notice(Notice(name=name, time=self._clock.now(), message=message))
             except Exception:  # noqa: BLE001 (boundary: the receiver's mistake must not end the writer)
                 _log.exception("the receiver of notices failed")
+
+
+def _adopt(file: SpoolFile, pattern: str) -> None:
+    for path in sorted(file.path.parent.glob(pattern)):
+        if path == file.path:
+            continue
+        try:
+            file.adopt(path)
+        except (OSError, StreamError) as error:
+            _log.info("what waits in %s is left to its process, or to the next start: %s", path, error)

@@ -116,6 +116,16 @@ class SpoolFile:
         self.count, self.lost = self.count + former.count, self.lost + former.lost
         self.oldest = former.oldest if self.oldest is None else self.oldest
 
+    def adopt(self, path: Path) -> None:
+        """Take over what waits in the file of a process that has ended; it is removed then. A kill in between repeats it. OSError or StreamError where that cannot be, or its process lives."""
+        left = SpoolFile(path)
+        try:
+            if left.count and not left.removed:
+                self._take_over(left)
+                left.drop(left.count, left._end)
+        finally:
+            left.close()
+
     def append(self, records: list[SpooledRecord]) -> None:
         """Write all of the records, or none and raise OSError."""
         data = b"".join(_framed(record) for record in records)

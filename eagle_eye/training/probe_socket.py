@@ -15,6 +15,7 @@ from . import fault_drills, messages
 
 _log = logging.getLogger("eagle_eye.probe")
 _TIMEOUT_S = 1.0
+_PAUSE_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -53,7 +54,10 @@ def _accept(listener: socket.socket, source: StatusSource, verifier: messages.To
         try:
             connection, _ = listener.accept()
         except OSError:
-            return  # closed
+            if listener.fileno() < 0:
+                return  # closed
+            threading.Event().wait(_PAUSE_S)  # no descriptor or memory is left: there may be soon
+            continue
         with connection:
             try:
                 _answer(connection, source, verifier, uid_of)

@@ -18,7 +18,7 @@ from eagle_eye.access.credentials import Credentials, node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError
-from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
+from eagle_eye.open_file_limit import is_shortage, raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.stop_signals import handles, on_user_signals
@@ -26,6 +26,7 @@ from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 from eagle_eye.training.object_path import ObjectPath
+from eagle_eye.writable_text import words_of
 from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.worker.console import Console
@@ -37,7 +38,7 @@ from remediation.launcher.worker.worker_socket import WorkerSocket
 from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import ZygoteLink
 
-from .background_loop import BackgroundLoop
+from .background_loop import FIRST_PAUSE_S, LONGEST_PAUSE_S, BackgroundLoop
 from .control_network import Client, ControlNetwork
 from .event_log import EventLog, Write
 from .job_changes import JobChanges
@@ -264,12 +265,28 @@ class Launcher:
         self._restarting = asyncio.get_running_loop().create_task(self._restart_zygote())
 
     async def _restart_zygote(self) -> None:
+        """A want of descriptors, processes, threads or memory passes: it is told, and tried again for as long as it takes. Anything else ends this launcher."""
+        pause_s, told = FIRST_PAUSE_S, False
+        while (error := await self._zygote_error()) is not None:
+            if not is_shortage(error):
+                self._zygote.give_up(LaunchError(f"the zygote could not be started again: {words_of(error)}"))
+                self._member.end(1, f"the zygote could not be started again: {words_of(error)}")
+                return
+            if not told:
+                told = True
+                self._tell_loop(ZYGOTE, words_of(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._tell_loop(ZYGOTE, "")
+
+    async def _zygote_error(self) -> Exception | None:
+        """None once it was started again."""
         try:
             await self._zygote.restart()
-        except LaunchError as error:
-            self._member.end(1, f"the zygote could not be started again: {error}")
-        else:
-            self._tell_loop(ZYGOTE, "")
+        except Exception as error:  # noqa: BLE001 (boundary: LaunchError, or a thread that the system refuses; whatever it is, who calls ends the launcher or tries again)
+            log.warning("the zygote could not be started again: %s", words_of(error))
+            return error
+        return None
 
     # --- for the coordinator ---------------------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
 
+TOLD_KEPT = 1000
+"""Callers that are remembered, so that the refusal of each is told once."""
 POLL_S = 0.25
 COPIES, AGREEMENT = "copies", "agreement"
 """Roles of a launcher that asks another one for the place of its copies, and which step all have on a second node: each beside its session as a launcher, which it
@@ -298,6 +300,8 @@ class Participation:
     def refused(self, peer: Peer, why: str) -> None:
         """It got no session: told once for each caller, however often it tries."""
         if peer.caller not in self._refused:
+            if len(self._refused) >= TOLD_KEPT:
+                self._refused.clear()
             self._refused.add(peer.caller)
             log.warning("the %s was refused: %s", peer, why)
             self._event_log.of_node("session.refused", self._settings.node, f"the {peer} was refused: {why}", {"caller": str(peer.caller)})

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eagle_eye.errors import ConfigError
+from eagle_eye.text_file import read_text
 
 HEADING = ("timestamp_s", "event", "node_id")
+LONGEST_SHOWN = 200
+"""Characters of a line that a message repeats."""
 ASSUMED_NODE_MTBF_S = 50_700 / 8 * 3600.0
 """Where a trace has no loss of a node: a GPU fails each 50,700 hours (Llama 3 report: 419 in 54 days of 16,384), 8 GPUs a node."""
 
@@ -108,27 +111,40 @@ def read_trace(paths: Sequence[Path]) -> FaultTrace:
 
 def _rows(path: Path) -> Iterator[_Row]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a trace: {error}") from error
-    reader = csv.reader(text.splitlines())
-    heading = tuple(next(reader, ()))
-    if heading[:3] != HEADING:
-        raise ConfigError(f"{path}, line 1: the heading is {','.join(heading)!r}; it must be {','.join(HEADING)!r}")
+        text = read_text(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read as a trace: {error.strerror}") from error
+    lines = _lines(path, text)
+    _, heading = next(lines, (1, []))
+    if tuple(heading[:3]) != HEADING:
+        raise ConfigError(f"{path}, line 1: the heading is {','.join(heading)[:LONGEST_SHOWN]!r}; it must be {','.join(HEADING)!r}")
     before = 0.0
-    for fields in reader:
+    for number, fields in lines:
         if not fields:
             continue
-        row = _row(f"{path}, line {reader.line_num}", reader.line_num, fields, len(heading))
+        row = _row(f"{path}, line {number}", number, fields, len(heading))
         if row.time_s < before:
-            raise ConfigError(f"{path}, line {reader.line_num}: time {row.time_s:g} comes after {before:g}; sort the trace by time")
+            raise ConfigError(f"{path}, line {number}: time {row.time_s:g} comes after {before:g}; sort the trace by time")
         before = row.time_s
         yield row
 
 
+def _lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, its fields). Raises ConfigError for a field that is too long for one, or a NUL."""
+    reader = csv.reader(text.splitlines())
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ConfigError(f"{path}, line {reader.line_num}: {error}; it must be {','.join(HEADING)}, is this another program's file?") from error
+        yield reader.line_num, fields
+
+
 def _row(place: str, line: int, fields: list[str], columns: int) -> _Row:
     if not 3 <= len(fields) <= max(columns, 4):
-        raise ConfigError(f"{place}: {len(fields)} fields ({','.join(fields)!r}), it must be {','.join(HEADING)}; the file seems torn here")
+        raise ConfigError(f"{place}: {len(fields)} fields ({','.join(fields)[:LONGEST_SHOWN]!r}), it must be {','.join(HEADING)}; the file seems torn here")
     try:
         time_s = float(fields[0])
     except ValueError:

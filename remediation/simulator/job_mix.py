@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import UNREADABLE, ConfigError
+from eagle_eye.text_file import read_text
 from remediation.planner.pipelines.layer_profile import LayerChain, ProfiledLayer
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.pipeline_template import four_per_stage
@@ -110,11 +111,11 @@ def read_job_mix(source: str | Path, nodes: int, gpus_per_node: int, models: Map
 
 def _decoded(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=kind)
+        return msgspec.toml.decode(read_text(path), type=kind)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a TOML file, or one of {', '.join(mix_names())}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except UNREADABLE as error:
+        raise ConfigError(f"{path}: {error}; compare it with those of {FOLDER}") from error
 
 
 def _job(path: Path, entry: JobMixRow, models: Mapping[str, ModelThroughput], nodes: int, gpus_per_node: int) -> JobMixEntry:

@@ -129,7 +129,7 @@ def test_another_local_user_gets_no_session_of_the_job_and_takes_nobody_s_place(
             agent = Peer(role="agent", node="node-a", incarnation="1")
             async with joined(at(server), peer=launcher("node-a")) as client, joined(at(server), peer=agent) as held:
                 await client.request("layout", report(1, "node-a"))
-                for role, job, words in (("launcher", JOB, "the user root holds its session"), ("agent", "", "the user root holds its session")):
+                for role, job, words in (("launcher", JOB, "the user root holds its session"), ("agent", "", "agents run as the user root")):
                     told = await asyncio.to_thread(as_other_user, OTHER, SESSION, at(server), role, job)
                     assert words in told.stdout, told.stderr
                 assert client.connected

@@ -1,5 +1,7 @@
 """`eagle-eye explain`: what a report of a failed run speaks for: class, cause, repair, who is not at fault."""
 
+import errno
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from eagle_eye.app import options
 from eagle_eye.app.printing import print_json, print_text
 from eagle_eye.app.report_reader import FailureExplanation, ReportReader
 from eagle_eye.redaction import redact
+from eagle_eye.text_file import read_bytes
 
 LARGEST = 256 << 20
 """Bytes that are read."""
@@ -48,13 +51,18 @@ def command(files: tuple[Path, ...], json_lines: bool) -> None:
 
 def _read(path: Path) -> Sequence[str]:
     try:
-        with click.open_file(str(path), "rb") as file:
-            data: bytes = file.read(LARGEST + 1)
+        data = sys.stdin.buffer.read(LARGEST + 1) if str(path) == STDIN else read_bytes(path, LARGEST)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _too_long(path) from error
         raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from error
     if len(data) > LARGEST:
-        raise click.ClickException(f"{path} has more than {LARGEST >> 20} MB: name its end, tail -c 100M {path}")
+        raise _too_long(path)
     return data.decode(errors="replace").splitlines()
+
+
+def _too_long(path: Path) -> click.ClickException:
+    return click.ClickException(f"{path} has more than {LARGEST >> 20} MB: name its end, tail -c 100M {path}")
 
 
 def _show(found: Sequence[FailureExplanation], sources: Sequence[tuple[str, Sequence[str]]]) -> None:

@@ -16,7 +16,7 @@ from eagle_eye.access.credentials import Credentials
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock
 from eagle_eye.configured_places import ConfiguredPlaces
-from eagle_eye.errors import EagleEyeError, LedgerUnavailable, Stale
+from eagle_eye.errors import ControlError, EagleEyeError, LedgerUnavailable, Stale, StreamError
 from eagle_eye.ledger import Ledger
 from eagle_eye.ledger.factory import SERVER_PATIENCE_S, open_ledger
 from eagle_eye.open_file_limit import is_shortage
@@ -45,6 +45,10 @@ READ_S = 0.5
 """The topics are read at least this often, also without a nudge."""
 STEPS_AT_ONCE = 8
 SETTLE_S = 0.1
+LONGEST_PAUSE_S = 60.0
+"""Between two terms that could not begin; the first pause is a lease, each further one twice as long."""
+FIRST_RISE_S, LONGEST_RISE_S = 2.0, 3600.0
+"""How long a term lasts at least before it is ended for a higher one that a peer has seen: twice as long each time, for a peer may invent terms."""
 
 
 class LeadRole:
@@ -55,24 +59,35 @@ class LeadRole:
         self._listen = listen
         self._lease_s = lease_s
         self._stop = stop
+        self._waited = False
+        """This process has stood by, or led: what keeps it from leading now is no mistake of its start."""
+        self._above, self._rises = 0, 0
+        """The highest term that a peer has seen of a ledger that was lost, and how often one was."""
 
     async def run(self) -> None:
-        """Run until `stop` is set. Raises the error that ended a term, unless that is the loss of the lease, or a want of threads, descriptors or memory."""
-        told = ""
+        """Run until `stop` is set. Raises the error that ended a term, unless that is the loss of the lease, a want of threads, descriptors or memory,
+        or what kept a standby from taking over (its port is taken, its disk is full): detection in this process goes on, and another standby may lead."""
+        told, pause_s = "", self._lease_s
         while not self._stop.is_set():
             try:
                 await self._take_turn(LeaderLease(self._context.ledger, self._lease_s, self._context.clock))
             except Exception as error:
-                if not is_shortage(error):
+                if not (is_shortage(error) or isinstance(error, _TermNotBegun)):
                     raise
-                message = f"this server cannot lead for now: {words_of(error)}; it stands by again"
+                message = f"this server cannot lead for now: {words_of(error.__cause__ if isinstance(error, _TermNotBegun) and error.__cause__ else error)}; it stands by again"
                 log.warning("%s", message)
                 if message != told:  # it may last for hours
                     self._context.notices.put(Notice(name="leader.failing", time=self._context.clock.now(), message=message))
                 told = message
-                await asyncio.sleep(self._lease_s)
+                await self._pause(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
-                told = ""
+                told, pause_s = "", self._lease_s
+
+    async def _pause(self, seconds: float) -> None:
+        until = self._context.clock.monotonic() + seconds
+        while not self._stop.is_set() and self._context.clock.monotonic() < until:
+            await asyncio.sleep(SETTLE_S)
 
     async def _take_turn(self, lease: LeaderLease) -> None:
         """Stand by, and lead once."""
@@ -89,11 +104,12 @@ class LeadRole:
         reported = ""
         while not self._stop.is_set():
             try:
-                if await asyncio.to_thread(lease.acquire):
+                if await asyncio.to_thread(lease.acquire, self._above):
                     return True
                 reason = f"{lease.holder} leads on this ledger; taking over when it ends"
             except EagleEyeError as error:
                 reason = str(error)
+            self._waited = True
             if reason != reported:
                 reported = reason
                 log.warning("standing by: %s", reason)
@@ -104,9 +120,29 @@ class LeadRole:
         ledger = open_ledger(self._context.config, patience_s=SERVER_PATIENCE_S)
         ledger.fence_writes(LEASE, lease.term)
         try:
-            await LeaderTerm(self._context, self._listen, lease, ledger).run(self._stop)
+            await self._lead_term(lease, ledger)
         finally:
             ledger.close()
+
+    async def _lead_term(self, lease: LeaderLease, ledger: Ledger) -> None:
+        begun = threading.Event()
+        try:
+            term = LeaderTerm(self._context, self._listen, lease, ledger)
+            superseded = await term.run(self._stop, begun, min(FIRST_RISE_S * 2.0 ** min(self._rises, 20), LONGEST_RISE_S))
+        except Stale:
+            raise
+        except (ControlError, OSError, StreamError) as error:
+            if self._waited and not begun.is_set():
+                raise _TermNotBegun(words_of(error)) from error
+            raise
+        finally:
+            self._waited = self._waited or begun.is_set()
+        if superseded:
+            self._above, self._rises = max(self._above, superseded), self._rises + 1
+
+
+class _TermNotBegun(EagleEyeError):
+    """A standby could not take over now."""
 
 
 class LeaderTerm:
@@ -120,7 +156,7 @@ class LeaderTerm:
         self._threads = ThreadGroup()
         config, clock = context.config, context.clock
         writer = SpooledWriter(
-            context.stream, config.state / "spool", clock=clock, name="leader", on_notice=context.notices.put,
+            context.stream, config.state / "spool", clock=clock, name=f"leader-{context.incarnation}", adopts="leader*.spool", on_notice=context.notices.put,
             confirmed_by=confirmed_by(config.stream),
         )  # fmt: skip
         try:
@@ -153,18 +189,24 @@ class LeaderTerm:
         )
         return leading, control
 
-    async def run(self, stop: threading.Event) -> None:
-        """Lead until `stop` is set, or another server takes the lease over. Raises EagleEyeError for the first thread that failed."""
-        leading, threads = self._leading, self._threads
+    async def run(self, stop: threading.Event, begun: threading.Event, rise_s: float) -> int:
+        """Lead until `stop` is set, another server takes the lease over, or (after `rise_s` seconds at least) a peer has seen a higher term: launchers that have would
+        obey no command of this one. Returns that term, 0 for none. `begun` is set once everything runs. Raises EagleEyeError for the first thread that failed."""
+        leading, threads, superseded = self._leading, self._threads, 0
         services = ServiceGroup(leader_services(self._context, leading))
         try:
             threads.start("lease", self._keep)
             await self._control.start()
             await asyncio.to_thread(services.start)
             self._begin()
-            while not (stop.is_set() or threads.stop.is_set()):
+            begun.set()
+            rise_at = self._context.clock.monotonic() + rise_s
+            while not (stop.is_set() or threads.stop.is_set() or superseded):
                 leading.leader.settle()
                 await asyncio.sleep(SETTLE_S)
+                superseded = self._control.superseded if self._context.clock.monotonic() >= rise_at else 0
+            if superseded:
+                self._tell_superseded(superseded)
         finally:
             self._context.leading = None
             await self._control.stop()
@@ -173,6 +215,12 @@ class LeaderTerm:
             leading.writer.close()
         if threads.failed is not None:
             raise EagleEyeError(f"the server had to stop: {threads.failed}") from threads.failed
+        return superseded
+
+    def _tell_superseded(self, term: int) -> None:
+        message = f"a peer has seen leader term {term}, and this ledger gave term {self._lease.term}: it was lost, or is of a backup; the next term is above both"
+        log.warning("%s", message)
+        self._context.notices.put(Notice(name="leader.superseded", time=self._context.clock.now(), message=message))
 
     def _begin(self) -> None:
         context, leading, threads = self._context, self._leading, self._threads

@@ -42,10 +42,10 @@ class LeaderLease:
         """Random id of this term of this process."""
         return self._holder.incarnation
 
-    def acquire(self) -> bool:
-        """Get it if it is free; False if another process holds it. Raises LedgerError."""
+    def acquire(self, above: int = 0) -> bool:
+        """Get it if it is free, for a term above that one; False if another process holds it. Raises LedgerError."""
         asked = self._clock.monotonic()
-        term = self._ledger.acquire(LEASE, self._holder, self.lease_s, self._clock.now())
+        term = self._ledger.acquire(LEASE, self._holder, self.lease_s, self._clock.now(), above=above)
         if term is not None:
             self.term, self._until = term, asked + self.lease_s
         return term is not None

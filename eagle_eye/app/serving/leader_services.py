@@ -9,6 +9,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
+from eagle_eye.retention_clock import RetentionClock
 from eagle_eye.types import Plan, PrecomputedPlan, Severity
 from remediation.engine.engine import Engine
 from remediation.job_commands.action_commands import Commander
@@ -63,10 +64,11 @@ class PeriodicService:
 
 
 def retention_service(ledger: Ledger, retention_s: float, clock: Clock) -> PeriodicService:
-    """Deletes what ended longer than `retention_s` ago."""
+    """Deletes what ended longer than `retention_s` ago. A clock that leaps is not believed at first."""
+    believed = RetentionClock(clock, retention_s, ledger.times_kept, "ledger")
 
     def delete() -> None:
-        deleted = ledger.delete_ended(clock.now() - retention_s)
+        deleted = ledger.delete_ended(believed.now() - retention_s)
         if deleted:
             log.info("deleted %d rows of the ledger older than %g days", deleted, retention_s / 86_400)
 

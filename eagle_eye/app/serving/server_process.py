@@ -89,7 +89,7 @@ class ServerProcess:
     def _jumped(self, seconds: float) -> Notice:
         message = f"the clock of this server's machine was set {'forward' if seconds > 0 else 'back'} by {abs(seconds):.1f} s"
         log.warning("%s", message)
-        name, what = (CLOCK_JUMPED, "unknown") if abs(seconds) > FOLLOWED_AT_ONCE_S else ("clock.slewed", "measured without it")
+        name, what = (CLOCK_JUMPED, "unknown, and nothing is deleted because of it") if abs(seconds) > FOLLOWED_AT_ONCE_S else ("clock.slewed", "measured without it")
         return Notice(name=name, time=self._clock.now(), message=f"{message}: durations across it are {what}")
 
     async def _run(self, context: ProcessContext) -> None:

@@ -494,8 +494,7 @@ class Workers:
             ours = re.compile(rf"{re.escape(prefix)}(?:\d+(-(\d+)\.(ring|sock)|(?:-fetched)?{re.escape(SUFFIX)})|backup-\d+of\d+{re.escape(SUFFIX)}|[0-9a-f]+{re.escape(CHUNK_SUFFIX)})")  # run `7-1` beside run `7` keeps its own
             try:
                 for path in folder.glob("*.*"):
-                    named = ours.match(path.name)
-                    if named and (keep_from is None or int(named[2] or keep_from) < keep_from):
+                    if (named := ours.match(path.name)) and (keep_from is None or int(named[2] or keep_from) < keep_from):
                         path.unlink(missing_ok=True)
             except OSError as error:  # read-only by now, or no descriptor is left: what stays costs some space, and no epoch
                 log.warning("what earlier epochs have left in %s cannot be removed: %s", folder, error)

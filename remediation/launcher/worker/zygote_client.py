@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eagle_eye.errors import EagleEyeError, LaunchError
+from eagle_eye.open_file_limit import is_shortage
 from eagle_eye.training import messages, zygote
 
 from .worker_environment import StoreAddress
@@ -47,26 +48,35 @@ class ZygoteLink:
     async def start(self, preload: tuple[str, ...], environment: Mapping[str, str], cwd: str) -> None:
         """Spawn it and have it import `preload`; forks asked for meanwhile wait. Raises LaunchError."""
         self._how = (preload, dict(environment), cwd)
-        ours, theirs = socket.socketpair()
+        ours, self._process = self._spawn(environment, cwd)
+        self.pid = self._process.pid
+        if self._open_files is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or may have no other limits
+                resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self._open_files)
+        try:
+            reader, self._writer = await asyncio.open_connection(sock=ours, limit=messages.LONGEST)
+        except OSError as error:
+            ours.close()  # the zygote ends with it
+            raise LaunchError(f"no connection to the zygote: {error.strerror}") from error
+        if "ready" not in self._awaited or self._awaited["ready"].done():
+            self._awaited["ready"] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read(reader))
+        self._send("import", modules=list(preload))
+
+    def _spawn(self, environment: Mapping[str, str], cwd: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Our end of its socket, and the process. Raises LaunchError, whatever the system refuses: a descriptor, a process, the interpreter."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise LaunchError(f"no socket for {self._interpreter}: {error.strerror}; raise the limit of open files (ulimit -n)") from error
         words = zygote.command(self._interpreter, theirs.fileno())
         try:
-            self._process = subprocess.Popen(
-                words, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=dict(environment), cwd=cwd
-            )
+            return ours, subprocess.Popen(words, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=dict(environment), cwd=cwd)
         except OSError as error:
             ours.close()
             raise LaunchError(f"cannot start {self._interpreter}: {error.strerror}; check the interpreter") from error
         finally:
             theirs.close()
-        self.pid = self._process.pid
-        if self._open_files is not None:
-            with contextlib.suppress(OSError, ValueError):  # it has ended, or may have no other limits
-                resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self._open_files)
-        reader, self._writer = await asyncio.open_connection(sock=ours, limit=messages.LONGEST)
-        if "ready" not in self._awaited or self._awaited["ready"].done():
-            self._awaited["ready"] = asyncio.get_running_loop().create_future()
-        self._reading = asyncio.create_task(self._read(reader))
-        self._send("import", modules=list(preload))
 
     async def ready(self) -> None:
         """Wait for the end of the imports. Raises LaunchError if the interpreter cannot run the zygote."""
@@ -75,14 +85,18 @@ class ZygoteLink:
         self._was_ready = True
 
     async def restart(self) -> None:
-        """Start another one in the place of one that is gone; forks asked for meanwhile wait for it. Raises LaunchError, and so do they then."""
+        """Start another one in the place of one that is gone; forks asked for meanwhile wait for it. Raises LaunchError, and so do they then.
+
+        Unless it was a shortage of descriptors, threads or memory (`is_shortage`): they wait on, and this may be called again.
+        """
         if self._process is not None:
             await asyncio.to_thread(self._reap, self._process)
         try:
             await self.start(*self._how)
             await self.ready()
         except LaunchError as error:
-            self.give_up(error)
+            if not is_shortage(error):
+                self.give_up(error)
             raise
 
     def give_up(self, error: LaunchError) -> None:
@@ -198,6 +212,8 @@ class ZygoteLink:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # a caller that waits gets the exception; without one asyncio must not warn of it when it is collected
+        if self._writer is not None:
+            self._writer.close()  # the next one has a socket of its own
         if not self._closing:
             self._awaited = {"ready": asyncio.get_running_loop().create_future()} if self._was_ready else self._awaited
             log.error("%s", error)

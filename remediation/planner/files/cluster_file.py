@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import UNREADABLE, ConfigError
 from eagle_eye.ledger import Throughput
+from eagle_eye.text_file import read_text
 from remediation.planner.allocation.tasks import Task, TaskCluster
 from remediation.planner.performance import hardware as gpus
 from remediation.planner.performance.calibration import calibrate
@@ -132,9 +133,9 @@ class ClusterFile:
         """reached: throughputs of these jobs in the ledger. Raises ConfigError: `FILE, line N: field: what is wrong`."""
         self.path = path
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}); `eagle-eye plan` needs a TOML file such as examples/cluster.toml") from error
+            text = read_text(path)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); `eagle-eye plan` needs a TOML file such as examples/cluster.toml") from error
         self._lines = TomlLines(text)
         parsed = self._parsed(text)
         self.machines, self.jobs = parsed.cluster, tuple(parsed.job)
@@ -181,8 +182,8 @@ class ClusterFile:
             unknown = re.search(r"unknown field `([^`]+)`", what)
             path = (*parsed_path(where), *([unknown[1]] if unknown else []))
             raise self.error(path, "no such key" if unknown else what) from error
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{self.path}: not valid TOML: {error}") from error
+        except UNREADABLE as error:
+            raise ConfigError(f"{self.path}: not valid TOML: {error}; compare it with examples/cluster.toml") from error
 
     def _check(self) -> None:
         names: set[str] = set()

@@ -19,6 +19,7 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import Throughput
+from eagle_eye.text_file import read_text
 
 from .calibration import MeasuredIteration
 from .parallel_layout import ParallelLayout, Recompute
@@ -52,15 +53,15 @@ def measured_iterations(measured: Iterable[MeasuredThroughput], runs: Mapping[st
 def read_csv(path: Path, runs: Mapping[str, TrainingRun] | None = None) -> list[MeasuredThroughput]:
     """Raises ConfigError that names the file, the line and the column."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
-    rows = []
-    for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
-        try:
-            rows.append(from_row(row, runs or {}))
-        except ConfigError as error:
-            raise ConfigError(f"{path}, line {line}: {error}") from error
+        text = read_text(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    rows: list[MeasuredThroughput] = []
+    reader = csv.DictReader(text.splitlines())
+    try:
+        rows.extend(from_row(row, runs or {}) for row in reader)
+    except (ConfigError, csv.Error) as error:
+        raise ConfigError(f"{path}, line {reader.reader.line_num}: {error}") from error
     return rows
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import UNREADABLE, ConfigError
+from eagle_eye.text_file import read_text
 from remediation.planner.pipelines.instantiation import instantiate
 from remediation.planner.pipelines.layer_profile import LayerChain, parse_layers
 from remediation.planner.pipelines.micro_batch_distribution import GroupPace
@@ -37,9 +38,9 @@ class ProfiledModel:
 def read_profile(path: Path) -> ProfiledModel:
     """Raises ConfigError for a file that is no profile of `eagle-eye profile`."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_text(path))
         profiled = ProfiledModel(parse_layers(record), int(record["micro_batch"]), float(sum(layer["flops"] for layer in record["layers"])))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *UNREADABLE, KeyError, TypeError, OverflowError) as error:
         raise ConfigError(f"{path}: no profile ({type(error).__name__}: {error}); make one with `eagle-eye profile`") from error
     if profiled.micro_batch < 1 or not profiled.flops > 0:
         raise ConfigError(f"{path}: micro-batch {profiled.micro_batch}, {profiled.flops} FLOPs; profile the model again")

@@ -300,7 +300,7 @@ def test_a_step_done_again_in_a_later_epoch_is_another_step() -> None:
 def test_an_epoch_that_nobody_has_declared_ends_nothing() -> None:
     """One record of epoch 2³¹ by whoever can write to the stream, and no layout, event or step of the job would count any more."""
     job = Job()
-    job.builder.feed(layout("r/a/0", epoch=7))
+    job.builder.feed(msgspec.structs.replace(layout("r/a/0", epoch=7), launchers={"a": "", "x": ""}))
     job.builder.feed(layout("r/x/0", epoch=2**31))
     job.builder.feed(msgspec.structs.replace(event(1), name="epoch.started", attributes={"epoch": str(2**31)}))
     for number, epoch in enumerate(range(2**31, 2**31 + 40)):

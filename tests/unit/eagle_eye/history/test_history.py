@@ -354,7 +354,10 @@ def test_rows_that_were_written_twice_become_one(place: ObjectStore) -> None:
 
 def test_what_is_too_old_goes(place: ObjectStore) -> None:
     written(place, Records().run(30).end(86_390).run(30, 86_400).end(90_000).messages)
-    assert tender(place, T0 + 90_000, retention_s=86_400.0)[0].retain() == 1
+    tending, clock = tender(place, T0, retention_s=86_400.0)
+    assert tending.retain() == 0
+    clock.advance(90_000)
+    assert tending.retain() == 1
     assert {row[0] for row in power(place)} == set(map(float, range(86_400, 86_430)))
 
 
@@ -439,7 +442,9 @@ def test_an_object_store_does_as_well(request) -> None:
     tending.compact(0)
     assert len(list(place.files())) == 1
     assert power(place) == before
-    tender(place, T0 + 10**9)[0].retain()
+    assert tending.retain() == 0
+    clock.advance(10**9)
+    assert tending.retain() == 1
     assert list(place.files()) == []
 
 

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import math
 import os
@@ -415,3 +416,29 @@ def test_probe_and_zygote_need_the_standard_library_alone() -> None:
         [sys.executable, "-S", "-c", text], cwd=root, capture_output=True, text=True, timeout=20, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_the_socket_answers_again_once_there_are_descriptors(watched: Watched, tmp_path: Path) -> None:
+    """An accept that failed, with no descriptor left, ended the thread for the life of the process."""
+    path = str(tmp_path / "p.sock")
+
+    class Listener(socket.socket):
+        failures = 2
+
+        def accept(self) -> Any:
+            if Listener.failures:
+                Listener.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe_socket.socket, "socket", Listener)
+        probe_socket.serve(path, watched[0], messages.TokenVerifier("secret"))
+    assert messages.ask(path, messages.encode("status"))["ok"]
+    assert Listener.failures == 0
+
+
+def test_a_socket_that_was_closed_ends_its_thread(watched: Watched) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.close()
+    probe_socket._accept(listener, watched[0], messages.TokenVerifier("secret"), probe_socket.uid_of)
