@@ -46,7 +46,10 @@ LONGEST_NAME = 400
 SESSIONS_PER_NODE = 512
 """An agent, and a launcher of each job: a node that invents jobs without end must not take the descriptors that all others need. Without certificates of each user of a node, and
 of a user whom the server does not obey on all nodes together: whichever names that user invents, it takes the sessions of no other."""
-ROLES = ("agent", "launcher")
+COPIES, AGREEMENT = "copies", "agreement"
+"""Roles of a launcher that asks another one for the place of its copies, and which step all have on a second node: each beside its session as a launcher, which it
+must not replace."""
+ROLES = ("agent", "launcher", COPIES, AGREEMENT)
 """Who opens sessions."""
 REQUESTS_PER_SESSION = 256
 """Requests of one session that may be under way at once; more are refused and may be sent again."""
@@ -256,7 +259,7 @@ class ControlServer(OperatorService):
         if not (hello.peer.role and hello.peer.node and hello.peer.incarnation):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and an incarnation")
         if hello.peer.role not in ROLES:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"sessions are opened as {' or '.join(ROLES)}, not as {hello.peer.role[:LONGEST_NAME]!r}")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"sessions are opened as {' or '.join(ROLES[:2])}, not as {hello.peer.role[:LONGEST_NAME]!r}")
         if not all(map(_is_name, (hello.peer.role, hello.peer.node, hello.peer.job, hello.peer.incarnation, hello.peer.address))):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a name in the hello is longer than {LONGEST_NAME} characters, or holds some that cannot be printed")
         hello = msgspec.structs.replace(hello, peer=msgspec.structs.replace(hello.peer, caller=await self._caller(context)))

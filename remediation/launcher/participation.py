@@ -13,6 +13,7 @@ from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
+from eagle_eye.rpc.control_server import AGREEMENT, COPIES
 from eagle_eye.types import Layout, NodePlace
 from remediation.launcher.coordinator import report_origin
 from remediation.launcher.coordinator.coordinator import Coordinator, JobDeclaration
@@ -35,9 +36,6 @@ log = logging.getLogger(__name__)
 TOLD_KEPT = 1000
 """Callers that are remembered, so that the refusal of each is told once."""
 POLL_S = 0.25
-COPIES, AGREEMENT = "copies", "agreement"
-"""Roles of a launcher that asks another one for the place of its copies, and which step all have on a second node: each beside its session as a launcher, which it
-must not replace."""
 COPIES_S = 5.0
 """How long it is waited for: all launchers may have work at that moment."""
 
