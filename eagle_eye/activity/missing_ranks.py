@@ -82,7 +82,6 @@ def missing_ranks(dumps: Iterable[FlightDump]) -> MissingRanks:
     waits.sort(key=lambda wait: (wait.group, wait.number, wait.waiting))
     silent = {rank for dump in by_rank.values() for group in dump.groups.values() for rank in group.ranks} - by_rank.keys()
     graph = Waits.of((wait.waiting, wait.missing) for wait in waits)
-    in_collectives = Waits.of((wait.waiting, wait.missing) for wait in waits)
     stuck = set[int]()
     for found, ranks in _pending_in(groups, mismatches):
         graph.add(ranks - set(found.ranks), found.ranks)
@@ -97,10 +96,10 @@ def missing_ranks(dumps: Iterable[FlightDump]) -> MissingRanks:
         graph.add(waiting, missing)
     no_fault = ((standing | stuck) - differing) | met
     ranks = origins(graph, no_fault | arrivals.victims) or origins(graph, no_fault)
-    if not ranks and in_collectives.waiting_for and not (stuck or standing or messages):
-        ranks = deepest(in_collectives)
+    if not ranks and any(wait.missing for wait in waits) and not (stuck or standing or messages):
+        ranks = deepest(Waits.of((wait.waiting, wait.missing) for wait in waits))
         mismatches += [_in_a_circle(waits, ranks)]
-    pending = {rank for rank, dump in by_rank.items() if any(not entry.over for entry in dump.collectives)}
+    pending = {rank for rank, dump in by_rank.items() if _oldest_pending(dump) is not None}
     between = tuple(sorted({(min(rank, messages[rank]), max(rank, messages[rank])) for rank in met}))
     return MissingRanks(tuple(sorted(ranks)), tuple(waits), tuple(sorted(silent)), tuple(mismatches), len(pending - ranks) if ranks or waits or stuck else 0, between)
 

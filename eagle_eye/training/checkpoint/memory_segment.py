@@ -182,7 +182,7 @@ class MemorySegment:
         """
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            _refuse_foreign(file, path)
+            refuse_foreign(file, path)
             fcntl.lockf(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if os.fstat(file).st_size < 2 * PAGE:
                 raise OSError(errno.EINVAL, "it is cut short", os.fspath(path))
@@ -280,7 +280,7 @@ class SegmentFile:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         self.content = os.fdopen(file, "rb", buffering=0)
         try:
-            _refuse_foreign(file, path)
+            refuse_foreign(file, path)
             head = os.pread(file, _HEADER.size, 0)
             magic, version, size, *_, slots = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0, 0, 0)
             if not _is_possible(magic, version, size, slots, os.fstat(file).st_size):
@@ -359,7 +359,8 @@ def _remove_unfinished(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def _refuse_foreign(file: int, path: Path) -> None:
+def refuse_foreign(file: int, path: Path) -> None:
+    """Raises OSError for what is no regular file of this user alone."""
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise OSError(errno.EPERM, "it is another user's, or others may use it", os.fspath(path))

@@ -7,11 +7,9 @@ reads a part of its own, fetches for itself. Whatever cannot be shared is fetche
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import re
-import stat
 import struct
 import threading
 import time
@@ -20,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
-from .memory_segment import SUFFIX, VARIABLE, free_memory
+from .memory_segment import SUFFIX, VARIABLE, free_memory, refuse_foreign
 
 CHUNK_SUFFIX = ".chunk"
 MOST_BYTES = 512 << 20
@@ -110,9 +108,7 @@ def _locked(path: Path) -> Iterator[int]:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise OSError(errno.EPERM, "it is another user's, or others may use it", os.fspath(path))
+            refuse_foreign(file, path)
             _lock(file, deadline)
             if os.fstat(file).st_nlink:  # else it was removed meanwhile, and somebody may have begun another one
                 yield file
