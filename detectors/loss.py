@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio
-from eagle_eye.step_assembly import LOGGED_NAN
-from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
+from eagle_eye.types import Claim, Entity, Evidence, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
+from .features.gradient_origins import GradientOrigins, Origin, companions, not_finite
 from .features.printed_losses import PrintedLoss, PrintedLosses
 from .features.robust_deviation import NORMAL_MAD
 
@@ -46,14 +46,17 @@ class Loss:
     that was masked as a whole, a step that a scaler left out), it is a bad step, and there is nothing to roll back.
     A NaN of the same workers alone, again and again, is theirs after `norm_steps` steps: no others have it from them.
 
-    Where all have it in the same step, the gradients of the step before were bad: whoever logged the norm of
-    its own, before they were exchanged, and alone had none that is a number, is accused; nobody is where all norms were numbers, or most were none.
+    Where other stages, or others of a tensor, context or expert group, compute the same batches, the one that logs the loss is not the one in which it began: nobody is accused by a loss.
+
+    Where all have it in the same step, the gradients of the step before were bad: whoever told of its own, before they were exchanged, and
+    alone had none that is a number, is accused; nobody is where all were numbers, or most were none, or other workers' were none a little before.
     A bad gradient norm alone counts after `norm_steps` successive steps: a loss scaler produces a single one and skips that step.
 
     A step value of NaN alone means "not logged"; a worker that logged NaN sets the value LOGGED_NAN beside it.
 
     Where the script logs no loss, what its workers print is judged: it names no worker, for it is not known whose loss a line tells and which
-    was the first. One bad line is none: a loss scaler makes some, and the next line is a number again.
+    was the first. One bad line is none: a loss scaler makes some, and the next line is a number again. Gradients tell who: that one is accused instead, once those of all are none for
+    `norm_steps` steps, and what is printed as well; or, where nothing is printed, for `printed_norms` steps.
     """
 
     needs_job: ClassVar[bool] = True
@@ -73,8 +76,8 @@ class Loss:
     """The script has logged a loss: what it prints does not count."""
     _printed: PrintedLosses = field(init=False, repr=False)
     _bad_norms: int = field(default=0, init=False, repr=False)
-    _origins: tuple[int, tuple[str, ...]] = field(default=(-1, ()), init=False, repr=False)
-    """The newest step, and the workers, fewer than half, whose gradient norm alone was no number in it."""
+    _layout: Layout | None = field(default=None, init=False, repr=False)
+    _gradients: GradientOrigins = field(default_factory=GradientOrigins, init=False, repr=False)
     _first: _BadStep | None = field(default=None, init=False, repr=False)
     _raised: set[str] = field(default_factory=set, init=False, repr=False)
     """Workers of this epoch that have ended themselves because of such a number."""
@@ -91,15 +94,21 @@ class Loss:
         for event, why in self._steps.ends(frame):
             self._losses.clear()
             self._printed.begin_epoch(event.time)
-            self._bad_norms, self._origins, self._first = 0, (-1, ()), None
+            self._bad_norms, self._first = 0, None
+            self._gradients.clear()
             self._raised.clear()
             yield from self._claims.withdraw_all(event.time, why)
+        self._gradients.read(frame)
+        self._layout = frame.layout or self._layout
         for event in frame.events:
             if event.name == "exception" and NO_NUMBER.search(f"{event.attributes.get('type', '')} {event.attributes.get('message', '')}"):
                 self._raised.add(event.entity.name)
         job = Entity(kind=Kind.JOB, name=frame.job)
         for step in self._steps.of(frame):
+            self._gradients.add(step, frame.layout)
             yield from self._judge(step, job)
+            if not self._logged:
+                yield from self._judge_gradients(step)
         if (first := self._first) is not None and self._raised and (not first.workers or self._raised.intersection(first.workers)):
             self._first = None
             yield from self._lasting(first, Evidence(text="its worker has ended itself because of it"), job)
@@ -117,10 +126,9 @@ class Loss:
         tells = bool(good.any() or np.isfinite(step.values.get("grad_norm", np.nan)).any())
         self._finite = 0 if bad.any() or norms else self._finite + tells
         if bad.any() or self._bad_norms >= self.norm_steps or (norms and self._first is not None):
-            if not any(kind == NOT_FINITE for _, kind in self._claims.open):
+            if not self._is_open():
                 yield from self._not_finite(step, bad, good, job)
             return
-        self._origins = step.number, _with_bad_norm(step)
         if tells and not norms:
             self._first = None
         if self._finite >= self.norm_steps:
@@ -132,10 +140,10 @@ class Loss:
             yield from self._spike(place, float(np.nanmean(loss)), job, step.end)
 
     def _not_finite(self, step: Step, bad: Truths, good: Truths, job: Entity) -> Iterator[Claim]:
-        number, origins = self._origins
-        if bad.any() and not good.any() and origins and number == step.number - 1:
+        origin = self._gradients.origin(step.number)
+        if bad.any() and not good.any() and origin is not None and origin.step < step.number:
             self._first = None
-            yield from self._from_gradient(step, origins)
+            yield from self._from_origin(origin, f"after the exchange the loss of all workers is, in step {step.number}", "step", step.end)
             return
         first, self._first = self._first, None
         norms = not_finite(step, "grad_norm")
@@ -160,29 +168,49 @@ class Loss:
 
     def _lasting(self, first: _BadStep, why: Evidence | None, job: Entity, which: str = "loss") -> Iterator[Claim]:
         """It did not pass. `why`: what shows that."""
-        for entity in [Entity(kind=Kind.WORKER, name=name) for name in first.workers] or [job]:
-            who = f"worker {entity.name}" if first.workers else "all workers"
+        doubtful = self._gradients.doubtful(first.number, first.workers) or any(companions(name, self._layout) for name in first.workers)
+        named = () if doubtful else first.workers
+        for entity in [Entity(kind=Kind.WORKER, name=name) for name in named] or [job]:
+            who = f"worker {entity.name}" if named else " and ".join(first.workers[:3]) or "all workers"
             proof = Evidence(text=f"the {which} of {who} is NaN or infinite in step {first.number}, the first such step", metric="step", value=float(first.number))
             claim = Claim(entity=entity, kind=NOT_FINITE, score=1.0, since=first.end, evidence=(proof, why) if why else (proof,))
             yield from self._claims.report(claim, revise=False)
 
-    def _from_gradient(self, step: Step, origins: tuple[str, ...]) -> Iterator[Claim]:
-        """The loss of all is bad because of what these workers gave in the step before."""
-        number = step.number - 1
-        for name in origins:
-            proof = Evidence(
-                text=f"the gradient of worker {name} is NaN or infinite in step {number}, and those of the others are not; after the exchange the loss of all workers is, from step {step.number} on",
-                metric="step",
-                value=float(number),
-            )
-            claim = Claim(entity=Entity(kind=Kind.WORKER, name=name), kind=NOT_FINITE, score=1.0, since=step.end, evidence=(proof,))
+    def _from_origin(self, origin: Origin, what: str, metric: str, since: float) -> Iterator[Claim]:
+        """These workers gave all others what is no number. `what`: came of it; `metric`: how the number of the step is to be read."""
+        for name in origin.workers:
+            tensor = self._gradients.tensor(name)
+            whose = f"worker {name}{f', of tensor {tensor},' if tensor else ''}"
+            text = f"the gradient of {whose} is NaN or infinite in step {origin.step}, before it is exchanged, and those of the others are not; {what}"
+            proof = Evidence(text=text, metric=metric, value=float(origin.step))
+            claim = Claim(entity=Entity(kind=Kind.WORKER, name=name), kind=NOT_FINITE, score=1.0, since=since, evidence=(proof,))
             yield from self._claims.report(claim, revise=False)
 
-    # --- what workers print
+    # --- what gradients and lines tell, where the script logs no loss
+
+    def _judge_gradients(self, step: Step) -> Iterator[Claim]:
+        """Without a word of losses: a scaler that looks for its scale makes some bad steps, too."""
+        if self._gradients.all_bad >= self.printed_norms:
+            yield from self._unlogged(step.number, step.end)
+        elif self._gradients.good:
+            for entity, _ in [key for key in self._claims.open if key[1] == NOT_FINITE and key[0].kind is Kind.WORKER]:
+                yield from self._claims.withdraw(entity, NOT_FINITE, step.end, "the gradients of all are numbers again")
+
+    def _unlogged(self, number: int, time: float) -> Iterator[Claim]:
+        """Who was first, if that is known. The numbers of the steps may be ours, and not the script's: no roll-back goes by them."""
+        origin = self._gradients.origin(number)
+        if origin is not None and self._gradients.all_bad >= self.norm_steps and not self._is_open():
+            yield from self._from_origin(origin, f"those of all are, in {self._gradients.all_bad} steps in succession", "optimizer_step", time)
+
+    def _is_open(self) -> bool:
+        return any(kind == NOT_FINITE for _, kind in self._claims.open)
 
     def _judge_printed(self, printed: PrintedLoss, job: Entity, time: float) -> Iterator[Claim]:
-        """The job's claim, which accuses nobody: its evidence names no step that could be rolled back to."""
+        """The job's claim, which accuses nobody where no gradient does: its evidence names no step that could be rolled back to."""
         if printed.bad:
+            yield from self._unlogged(self._gradients.newest, time)
+            if self._is_open():
+                return
             worker, what = next(iter(printed.bad.items()))
             lines = self.printed_losses if what == "loss" else self.printed_norms
             others = f" (and {len(printed.bad) - 1} others)" if len(printed.bad) > 1 else ""
@@ -190,7 +218,8 @@ class Loss:
             proof = Evidence(text=f"the {what} that {worker}{others} prints is NaN or infinite in {lines} lines in succession{at}", metric="printed_step", value=_known(printed.step))
             yield from self._claims.report(Claim(entity=job, kind=NOT_FINITE, score=0.9, since=time, evidence=(proof,)), revise=False)
         elif printed.good:
-            yield from self._claims.withdraw(job, NOT_FINITE, time, "the loss is a number again")
+            for entity, _ in [key for key in self._claims.open if key[1] == NOT_FINITE]:
+                yield from self._claims.withdraw(entity, NOT_FINITE, time, "the loss is a number again")
             place = Evidence(text=f"printed as step {printed.step:.0f}" if np.isfinite(printed.step) else "as printed", metric="printed_step", value=_known(printed.step))
             yield from self._spike(place, printed.loss, job, time)
 
@@ -220,17 +249,3 @@ class Loss:
 
 def _known(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _with_bad_norm(step: Step) -> tuple[str, ...]:
-    """Fewer than half of those that logged a norm: a norm of what was exchanged is that of all."""
-    bad = not_finite(step, "grad_norm")
-    good = np.isfinite(step.values.get("grad_norm", np.full(len(step.workers), np.nan)))
-    return tuple(step.workers[index] for index in np.flatnonzero(bad).tolist()) if bad.sum() < good.sum() else ()
-
-
-def not_finite(step: Step, name: str) -> Truths:
-    """Per worker: whether it logged NaN or an infinite value under this name."""
-    nobody = np.zeros(len(step.workers))
-    bad: Truths = np.isinf(step.values.get(name, nobody)) | (step.values.get(f"{name}{LOGGED_NAN}", nobody) == 1.0)
-    return bad

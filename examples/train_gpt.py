@@ -101,6 +101,7 @@ class Trainer:
         torch.manual_seed(options.seed)  # the same first weights on every rank
         self.model = Gpt(options.layers, options.width, options.heads, options.context)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
+        self.monitor.replicas(self.model.parameters())
         text = corpus()
         border = int(len(text) * (1 - HELD_OUT))
         self.text, self.held_out = text[:border], text[border:]

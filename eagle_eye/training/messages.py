@@ -19,6 +19,9 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     memory_checkpoint_reduced(worker, epoch, path, errno, reason, free_bytes, needed_bytes, slots, wanted)
                                                     the node has memory for so many copies of its state, not for as many as are
                                                     wanted; told once
+    bad_gradient(worker, epoch, step, tensor, shape)
+                                                    its gradient is NaN or infinite, before it is exchanged; tensor: as
+                                                    named_parameters has it ("": not known), shape: 64x128. Once a minute
     fetch_memory_checkpoint(worker, pid, rank, world, at_most, replicated) → {"ok": true, "state": busy | done | none, "path", "source", "why"}
                                                     what other nodes have of it; asked until it is not busy. path: of a segment
                                                     that is the worker's to remove

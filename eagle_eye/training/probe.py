@@ -22,6 +22,7 @@ from . import (
     batch_digest,
     exception_reporter,
     gpu_phases,
+    gradient_check,
     group_progress,
     live_flight_recorder,
     messages,
@@ -30,6 +31,7 @@ from . import (
 )
 from .batch_digest import BatchDigests
 from .fault_drills import AcceleratorError
+from .gradient_check import GradientChecks
 from .replica_digest import DigestSchedule
 from .ring_buffer import (
     BEGAN,
@@ -77,10 +79,11 @@ class Monitor:
         self._words = memoryview(bytearray(8 * WORDS)).cast("q") if ring is None else ring.now
         self._columns: dict[str, int] = {}
         self._values: dict[int, float] = {}
-        self._records = None if ring is None else StepRecords(ring, self._fault, time_gpu=time_gpu)
+        self._records = None if ring is None else StepRecords(ring, self._fault, self._recorded, time_gpu=time_gpu)
         self._ask_gpu = time_gpu and ring is not None
         self._runtime: RuntimeValues | None = None
         self._digests: DigestSchedule | None = None
+        self._gradients: GradientChecks | None = None
         self._batches = None if ring is None or os.environ.get(batch_digest.VARIABLE) == "0" else BatchDigests(clock_ns)
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
@@ -181,6 +184,8 @@ class Monitor:
                 self._batches = None
             if self._digests is not None and not self._add_digest(replica_digest.VALUE, self._digests.behind, values[_STEP_S]):
                 self._digests = None
+            if self._gradients is not None and not self._add_digest(gradient_check.VALUE, self._gradients.end, values[_STEP_S]):
+                self._gradients = None
             self._records.end(self._step, now, self._marks, values)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
@@ -246,14 +251,20 @@ class Monitor:
 
     def replicas(self, parameters: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         """These tensors are the same on all replicas behind each step, as those of a data-parallel model are: every so many steps a digest of them is compared.
+        Their gradients are looked at before they are exchanged: whose is no number first is known by that.
 
-        `parameters`: of the model, or a function that gives them. `EAGLE_EYE_REPLICA_DIGESTS=0` in the environment leaves it out.
+        `parameters`: of the model, or a function that gives them. `EAGLE_EYE_REPLICA_DIGESTS=0` and `EAGLE_EYE_GRADIENT_CHECKS=0` in the environment leave them out.
         """
-        if self._ring is None or os.environ.get(replica_digest.VARIABLE) == "0":
+        if self._ring is None:
             return
         try:
             given = parameters if callable(parameters) else functools.partial(iter, list(parameters))
-            self._digests = DigestSchedule(given, self._clock)
+            if self._gradients is not None:
+                self._gradients.stop()
+            if os.environ.get(gradient_check.VARIABLE) != "0":
+                self._gradients = GradientChecks(given(), self._clock)
+            if os.environ.get(replica_digest.VARIABLE) != "0":
+                self._digests = DigestSchedule(given, self._clock)
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
@@ -305,7 +316,7 @@ class Monitor:
 
     def disable(self) -> None:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""
-        self._ring, self._batches, self._ask_gpu = None, None, False
+        self._ring, self._batches, self._gradients, self._ask_gpu = None, None, None, False
         self._parents, self._records = self._records, None  # kept: to destroy an event of a GPU is a call of CUDA, which a forked child must not make
         self._words = memoryview(bytearray(8 * WORDS)).cast("q")
         self._words[STEP] = -1
@@ -352,6 +363,12 @@ class Monitor:
         if digest is not None:
             self.log(**{name: digest})
         return True
+
+    def _recorded(self, step: int, values: Mapping[int, float]) -> None:
+        """A step's record is stored, with what has come from a GPU."""
+        place = values.get(self._columns.get(gradient_check.VALUE, -1), 0.0)
+        if place and self._gradients is not None:
+            self._gradients.tell(step, place)
 
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""

@@ -5,7 +5,7 @@ That are tensors that were logged (`DeviceScalars`) and the times of the phases 
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from . import messages
@@ -30,9 +30,10 @@ class _EndedStep(NamedTuple):
 class StepRecords:
     """Of one ring. `fault` is told what torch raises, and may raise it again; the other errors of these methods are the caller's to swallow."""
 
-    def __init__(self, ring: RingWriter, fault: Callable[[Exception], None], *, time_gpu: bool) -> None:
+    def __init__(self, ring: RingWriter, fault: Callable[[Exception], None], stored: Callable[[int, Mapping[int, float]], None] = lambda *_: None, *, time_gpu: bool) -> None:
+        """stored: called with the step and the values of each record that is stored."""
         self._ring = ring
-        self._fault = fault
+        self._fault, self._stored = fault, stored
         self._scalars = DeviceScalars()
         self._held: deque[_EndedStep] = deque()
         self._search: GpuSearch | None = GpuSearch() if time_gpu else None
@@ -73,7 +74,7 @@ class StepRecords:
         """A step is over on the host."""
         gpu = self._gpu
         if gpu is None and not self._held and not self._scalars:
-            self._ring.append(step, now_ns, values)
+            self._append(step, now_ns, values)
             return
         timed = None if gpu is None else self._guarded(gpu, lambda: gpu.end(now_ns, marks))
         self._held.append(_EndedStep(step, now_ns, values, timed))
@@ -105,7 +106,11 @@ class StepRecords:
                 column = self._ring.column(name)
                 if column >= 0:
                     values.setdefault(column, seconds)  # a script that logs the same name knows better
-        self._ring.append(held.step, held.end_ns, values)
+        self._append(held.step, held.end_ns, values)
+
+    def _append(self, step: int, end_ns: int, values: dict[int, float]) -> None:
+        self._ring.append(step, end_ns, values)
+        self._stored(step, values)
 
     def _look(self, search: GpuSearch) -> None:
         try:

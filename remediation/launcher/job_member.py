@@ -56,6 +56,8 @@ IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 SYMPTOM_S = 1.0
 """So long an exception that a healthy worker raises when a peer is gone waits for the worker's end, or for the order that has ended the peer."""
+LONGEST_NAME = 256
+"""Characters of what a worker says a tensor is called."""
 REPORTED_S = 1.0
 """How long a vote waits for reports to arrive that the coordinator is to know before."""
 
@@ -378,6 +380,8 @@ class JobMember:
             self._exception(worker, message)
         elif kind == "fetch_memory_checkpoint":
             return self._fetch(worker, message)
+        elif kind == "bad_gradient":
+            self._tell_gradient(worker, message)
         else:
             self.checkpoint_events.take(worker.name, kind, message)
         return None
@@ -440,6 +444,12 @@ class JobMember:
         text = f"worker {worker.name} raised {attributes['type']}: {attributes['message']}{why}"
         event = self._event_log.of_worker("exception", worker.name, text, attributes, happened_s=worker.raised_s)
         worker.failed_by = event.id
+
+    def _tell_gradient(self, worker: Worker, message: messages.ProbeMessage) -> None:
+        told = {name: str(message.get(name, ""))[:LONGEST_NAME] for name in ("step", "tensor", "shape")}
+        tensor = told["tensor"] or f"a tensor of {told['shape']}"
+        text = f"the gradient of {tensor} of worker {worker.name} is NaN or infinite in step {told['step']}, before it is exchanged"
+        self._event_log.of_worker("gradient.not_finite", worker.name, text, told)
 
     def _tell_held(self, worker: Worker) -> None:
         """That a worker missed a peer is told with its end, unless the order to end it came first: the peer was ended by the same order."""

@@ -49,8 +49,11 @@ class Member:
 
     def raises(self, **more: object) -> None:
         """The first worker reports an exception."""
-        said = {"kind": "exception", "worker": self.workers[0].name, "pid": self.workers[0].pid, "epoch": 1, "type": "ValueError", "message": "no", "traceback": "", "step": 4}
-        self.member.receive({**said, **more})
+        self.says("exception", **{"type": "ValueError", "message": "no", "traceback": "", "step": 4, **more})
+
+    def says(self, kind: str, **fields: object) -> None:
+        """A message of the first worker."""
+        self.member.receive({"kind": kind, "worker": self.workers[0].name, "pid": self.workers[0].pid, "epoch": 1, **fields})
 
     def _ended(self, worker: Worker, status: int | None) -> None:
         self.member.worker_ended(worker, status)

@@ -47,9 +47,12 @@ class Training:
         torch.manual_seed(SEED)
         self._teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
         self._model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
+        self._model[0].register_full_backward_pre_hook(self._damage_gradient)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.05)
         if monitor is not None:
             monitor.replicas(self._model.parameters())
+        self._number = -1
+        """Of the step under way."""
         self._draws = torch.Generator().manual_seed(SEED + self._rank)
 
     def batches(self, steps: int) -> Iterator[tuple[int, Tensor]]:
@@ -71,6 +74,7 @@ class Training:
             self._tell(step, loss, batch)
 
     def _step(self, step: int, batch: Tensor) -> float:
+        self._number = step
         slower = self._orders.amount("slower", step) or 1.0
         with self._phase("forward"):
             loss = torch.nn.functional.mse_loss(self._model(batch), torch.tanh(batch @ self._teacher))
@@ -78,7 +82,6 @@ class Training:
         with self._phase("backward"):
             loss.backward()
             _work(BACKWARD_S * slower)
-        self._damage_gradient(step)
         self._norm = float(torch.nn.utils.get_total_norm([each.grad for each in self._model.parameters() if each.grad is not None]))
         with self._phase("communication"):
             for parameter in self._model.parameters():
@@ -128,12 +131,14 @@ class Training:
                 with self._phase(phase_of(kind)) if kind != "data_poll" else contextlib.nullcontext():
                     ACTS[kind](seconds)
 
-    def _damage_gradient(self, step: int) -> None:
-        if self._orders.once(DAMAGES[0], step):
-            self._strike()
-            gradient = next(self._model.parameters()).grad
-            assert gradient is not None
-            gradient.view(-1)[WIDTH + 1] = float("nan")
+    def _damage_gradient(self, _module: torch.nn.Module, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One number that flows back into the first layer is none: as a device makes it that computes wrongly."""
+        if not self._orders.once(DAMAGES[0], self._number):
+            return gradients
+        self._strike()
+        damaged = gradients[0].clone()
+        damaged.view(-1)[WIDTH + 1] = float("nan")
+        return (damaged, *gradients[1:])
 
     def _turn_bit(self, step: int) -> None:
         if bit := self._orders.once(DAMAGES[1], step):

@@ -320,3 +320,12 @@ def test_a_death_that_cannot_be_explained_is_reported_all_the_same(tmp_path: Pat
 
     [(kind, body)] = asyncio.run(ended())
     assert (kind, body["worker"], body["code"]) == ("death", "r/n0/0", -signal.SIGKILL)
+
+
+def test_a_gradient_that_is_no_number_is_told_with_its_tensor(tmp_path: Path) -> None:
+    member = made(tmp_path)
+    member.says("bad_gradient", step=41, tensor="blocks.3." + "x" * 1000, shape="64x64")
+    member.says("bad_gradient", step=42, tensor="", shape="64x64")
+    assert [(event.name, event.entity.name) for event in member.events] == [("gradient.not_finite", member.workers[0].name)] * 2
+    assert [len(event.attributes["tensor"]) for event in member.events] == [job_member.LONGEST_NAME, 0]
+    assert "a tensor of 64x64" in member.events[1].message
