@@ -82,10 +82,10 @@ SLOWER = {MARKED: frozenset({"slow worker", "slower worker"}), UNMARKED: frozens
 STALLS = frozenset({"job stalled", "network error", "collective timeout"})
 
 
-def _once(name: str, made: str, strike: Strike, cause: str, **ranks: int) -> tuple[LiveFault, ...]:
-    """Of one rank of a script with marks, and of another one without; the worker ends, or stands."""
+def _once(name: str, made: str, strike: Strike, cause: str, *, counted: bool = False, **ranks: int) -> tuple[LiveFault, ...]:
+    """Of one rank of a script with marks, and of another one without; the worker ends, or stands. counted: the steps of that one are."""
     return tuple(
-        LiveFault(name=f"{name} ({script})", script=script, made=made, strike=strike, causes=frozenset({cause}), truth=Truth.WORKER, rank=rank)
+        LiveFault(name=f"{name} ({script})", script=script, made=made, strike=strike, causes=frozenset({cause}), truth=Truth.WORKER, rank=rank, options=OPTIONS[script] if counted else ())
         for script, rank in ranks.items()
     )
 
@@ -149,7 +149,7 @@ FAULTS: tuple[LiveFault, ...] = (
         name="full disk (unmarked)", script=UNMARKED, made="torch.save to a file system of 1 MiB", strike=strikes.ordered("full_disk_save"),
         causes=frozenset({"storage error"}), truth=Truth.STORAGE, rank=0, on_small_disk=True,
     ),
-    *_once("NaN in one gradient", "one number of its gradient, before the all-reduce", strikes.ordered("bad_gradient"), "loss not finite", marked=2, unmarked=1),
+    *_once("NaN in one gradient", "one number that flows back into its first layer", strikes.ordered("bad_gradient"), "loss not finite", counted=True, marked=2, unmarked=1),
     _of_worker("flipped bit", MARKED, "bit 27 of one weight, which is in the exponent", strikes.ordered("flipped_bit", 27), "silent corruption", 1),
     _of_worker("flipped bit", UNMARKED, "bit 20 of one weight, which is in the mantissa", strikes.ordered("flipped_bit", 20), "silent corruption", 2),
     _of_worker("gc storm", MARKED, "200,000 objects in cycles, and two full collections, at each step", strikes.ordered("garbage", 200_000), "garbage collection", 3),
