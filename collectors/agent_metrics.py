@@ -1,10 +1,9 @@
 """What the agent itself costs its node, and how far its records are behind: metrics of the node beside those of `host`.
 
-What the driver and the probe of storage, a process of its own, take is not in them.
+Programs that it starts count once they have ended; what the driver takes, and the probe of storage as long as that runs, is not in them.
 """
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,10 +12,11 @@ import numpy as np
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.types import Kind, Reading
 
+from .agent.agent_budget import processor_s
 from .worker.procfs import resident_bytes
 
 NAMES = ("agent_cpu_percent", "agent_memory_bytes", "spool_records", "spool_age_s", "spool_dropped_per_s")
-"""Of one processor, all threads together; resident; records that wait for the stream, in memory and on disk; for how long the oldest of them does; records that were refused, since there was no room."""
+"""Of one processor, all threads and ended children together; resident; records that wait for the stream, in memory and on disk; for how long the oldest of them does; records that were refused, since there was no room."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class AgentMetricsCollector:
         self._looked_s = self._used_s = self._dropped = math.nan
 
     def collect(self) -> list[Reading]:
-        now_s, used_s = self.clock.monotonic(), time.process_time()
+        now_s, used_s = self.clock.monotonic(), processor_s()
         passed_s, spent_s = now_s - self._looked_s, used_s - self._used_s
         self._looked_s, self._used_s = now_s, used_s
         percent = 100.0 * spent_s / passed_s if passed_s > 0.0 else math.nan

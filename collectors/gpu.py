@@ -21,7 +21,7 @@ from eagle_eye.types import Event, Kind, Reading
 from .agent.unsigned_event import unsigned_event
 from .nvml.driver import LOST, NvmlDriver, NvmlUnavailable
 from .nvml.mig import MIG_NAMES
-from .nvml.watched_gpu import NAMES, FoundGpu, WatchedGpu, found_gpus
+from .nvml.watched_gpu import NAMES, SILENT_LOOKS, FoundGpu, WatchedGpu, found_gpus
 from .nvml.xid_events import XidEvents
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class GpuCollector:
     def _read(self, gpu: WatchedGpu, row: Any, instances: dict[str, tuple[float, ...]], *, slow: bool) -> Iterator[Event]:
         """Fill in its row and those of its instances; yields what changed. Raises NVMLError if the driver is gone."""
         now, monotonic = self.clock.now(), self.clock.monotonic()
+        unasked = gpu.handle is None
         try:
             numbers, changes = gpu.row(monotonic, slow=slow)
             instances |= dict(gpu.instances())
@@ -90,17 +91,26 @@ class GpuCollector:
             if not self._driver.is_one_of(error, LOST):
                 self._forget()
                 raise
-            gpu.handle = None
-            if not gpu.lost:
-                gpu.lose(monotonic)
-                self._told_lost[gpu.name] = monotonic
-                yield _event("gpu.lost", gpu, now, f"{gpu.whom} is gone: {error}", reason=error)
+            yield from self._lost(gpu, now, monotonic, f"is gone: {error}", error)
+            return
+        if gpu.problem is not None and (gpu.lost or gpu.silent):
+            yield from self._lost(gpu, now, monotonic, f"gave nothing but errors in {SILENT_LOOKS} looks: {gpu.problem}", gpu.problem)
             return
         row[:] = numbers
-        if gpu.name in self._told_lost:
+        if gpu.problem is None and gpu.name in self._told_lost:
             yield self._returned(gpu, now, monotonic)
+        elif unasked and gpu.handle is not None:
+            self._xids.register(gpu.whom, gpu.handle)
         for change in changes:
             yield _event(change.name, gpu, now, f"{gpu.whom}: {change.message}", **change.attributes)
+
+    def _lost(self, gpu: WatchedGpu, now: float, monotonic: float, what: str, reason: object) -> Iterator[Event]:
+        """Told once; it is looked for from then on."""
+        gpu.handle = None
+        if not gpu.lost:
+            gpu.lose(monotonic)
+            self._told_lost[gpu.name] = monotonic
+            yield _event("gpu.lost", gpu, now, f"{gpu.whom} {what}", reason=reason)
 
     # --- opening the driver
 
@@ -137,7 +147,7 @@ class GpuCollector:
         self._xids.forget()
         self._driver.open()
         try:
-            return list(found_gpus(self._driver))
+            return found_gpus(self._driver)
         except self._driver.nvml.NVMLError as error:
             raise self._driver.unavailable(error) from error
 

@@ -35,6 +35,8 @@ REMEDY = (
 )
 OF_A_GPU = {"xid": "gpu.xid", "fell_off_the_bus": "gpu.lost"}
 """Code of a message → the event, the same that NVML's readings give."""
+MOST_FAILURES = 2
+"""Attempts in succession to read the journal behind a cursor, after which it is read anew from the time of the last entry on."""
 FAR_S = 366 * 86400.0
 """A message that seems older, or from the future, has no time of its own."""
 _NAMED_GPU = re.compile(rf"NVRM: GPU at PCI:([0-9a-fA-F:.]+): ({UUID})")
@@ -77,6 +79,8 @@ class KernelLogCollector:
         self._positions = PositionFile(self.state_dir, "kernel_log", self.node, SourcePosition)
         self._repeats = RepeatLimit(self.repeat_s)
         self._lost: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        """Source → how often in succession it could not be read."""
 
     def collect(self) -> list[Event]:
         """Raises OSError where a source that could be read cannot be read any more."""
@@ -87,9 +91,10 @@ class KernelLogCollector:
             try:
                 found.extend(self._events_of(source))
             except OSError as error:
-                self._close(source)
+                self._failed(source, error)
                 failed = error
             else:
+                self._failures.pop(source.name, None)
                 self._positions.put(source.name, source.position)
         if failed is not None and not found:  # what was found is not lost; the source is opened again and told then
             raise failed
@@ -148,11 +153,22 @@ class KernelLogCollector:
     def _file(self, path: Path) -> KernelSource:
         return FileSource(path, self.clock, self._position(str(path)))
 
+    def _failed(self, source: KernelSource, error: OSError) -> None:
+        """It is opened again later. The journal may have lost the place of a cursor for good, by a vacuum or a damaged file."""
+        self._close(source)
+        self._failures[source.name] = self._failures.get(source.name, 0) + 1
+        stopped = self._position(source.name)
+        if stopped.cursor and self._failures[source.name] >= MOST_FAILURES:
+            self._positions.put(source.name, SourcePosition(time=stopped.time))
+            begin = f"anew behind the entry of {stopped.time:.6f}" if stopped.time else "from now on: what came since is not known"
+            log.warning("%s: nothing can be read behind the place where reading stopped (%s); it is read %s", source.name, error, begin)
+
     def _close(self, source: KernelSource) -> None:
         source.close()
         if source is self._main:
             self._main = None
         self._further.pop(source.name, None)
+        self._lost.pop(source.name, None)  # the next one counts from 0
 
     def _position(self, name: str) -> SourcePosition:
         return self._positions.get(name) or SourcePosition()

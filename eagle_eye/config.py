@@ -192,7 +192,7 @@ class AgentConfig(Section, frozen=True, kw_only=True):
     idle: bool = False
     """True: write batches also while the node has no job, so that an idle node is watched."""
     cpu_percent: Percent = 10.0
-    """CPU that the agent may use, in percent of one core over ten seconds; beyond it the costliest collectors run less often, and an event reports it. What finds hangs and deaths is never slowed."""
+    """CPU that the agent may use, with programs that it starts, in percent of one core over ten seconds; beyond it the costliest collectors run less often, and an event reports it. What finds hangs and deaths is never slowed."""
     memory_mb: Megabytes = 500.0
     """Memory in MB that the agent may use; an event reports it when it uses more."""
 

@@ -9,7 +9,6 @@ import math
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,7 +29,7 @@ from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
 from eagle_eye.writable_text import words_of
 
-from .agent_budget import AgentBudget, AgentUse
+from .agent_budget import AgentBudget, AgentUse, children_s, processor_s
 from .batch_builder import BatchBuilder
 from .job_registry import JobRegistry
 from .lazy_stream import LazyStream
@@ -86,6 +85,8 @@ class Agent:
         self._batch_s, self._idle = batch_s, idle
         self._budget = budget
         self._processor_s = {name: 0.0 for name, each in self._collectors.items() if not getattr(each.collector, "urgent", False)}
+        self._children_s = children_s()
+        """Of children whose collector is known."""
         self._batch_builder = BatchBuilder(jobs.job_of)
         self._second: int | None = None
         self._failing = False
@@ -191,8 +192,7 @@ class Agent:
             self._take_notice(result)
             return
         collector = self._collectors[result.name]
-        if result.name in self._processor_s:
-            self._processor_s[result.name] += result.processor_s
+        self._count_cost(result)
         self._report_health(collector, collector.schedule.finished(self._clock.monotonic(), result.error))
         for found in result.found:
             if isinstance(found, Event):
@@ -200,6 +200,12 @@ class Agent:
             else:
                 self._find_jobs_of(found)
                 self._batch_builder.add(found)
+
+    def _count_cost(self, result: CollectorResult) -> None:
+        """The kernel does not tell which thread a child was of: whoever is the first to finish behind its end has waited for it."""
+        before, self._children_s = self._children_s, children_s()
+        if result.name in self._processor_s:
+            self._processor_s[result.name] += result.processor_s + self._children_s - before
 
     def _find_jobs_of(self, found: Reading | StepReading) -> None:
         """Refresh the jobs for workers of an unknown job: their first steps are returned only once."""
@@ -227,7 +233,7 @@ class Agent:
         """Run collectors less often, or more often again, as the budget asks for; each change is logged and told."""
         if self._budget is None:
             return
-        use = AgentUse(monotonic, time.process_time(), resident_bytes(), dict(self._processor_s))
+        use = AgentUse(monotonic, processor_s(), resident_bytes(), dict(self._processor_s))
         for change in self._budget.check(use):
             log.warning("agent budget: %s", change.reason)
             if change.collector:

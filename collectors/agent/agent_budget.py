@@ -1,8 +1,10 @@
 """What the agent may cost: processor time and memory, kept by running the costliest collectors less often.
 
-What finds hangs and deaths is never slowed: whoever cannot keep the budget without that says so. Pure: figures are arguments.
+What finds hangs and deaths is never slowed: whoever cannot keep the budget without that says so. `AgentBudget` is pure: figures are arguments.
 """
 
+import resource
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,10 +33,21 @@ class AgentUse:
 
     monotonic_s: float
     processor_s: float
-    """Of all its threads, since its start."""
+    """Of all its threads, and of the programs that it has started (journalctl, scontrol, py-spy), since its start."""
     memory_bytes: int
     of_collectors: Mapping[str, float]
     """Collector → processor seconds since the start; those alone that may be slowed."""
+
+
+def processor_s() -> float:
+    """Processor time of this process since its start, with that of its children."""
+    return time.process_time() + children_s()
+
+
+def children_s() -> float:
+    """Processor time of the programs that this process has started: each counts once it has ended and was waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class AgentBudget:

@@ -45,6 +45,8 @@ class SourcePosition(msgspec.Struct, frozen=True, kw_only=True):
     boot: str = ""
     sequence: int = -1
     cursor: str = ""
+    time: float = 0.0
+    """Of the last entry, in seconds since 1970: where to begin anew if nothing can be read behind the cursor; 0: unknown."""
     file: FilePosition = FilePosition()
 
 
@@ -62,7 +64,10 @@ class KernelSource(Protocol):
 
 
 class KmsgSource:
-    """/dev/kmsg. The first start begins with what is written from then on; a later one of the same boot where the last one stopped."""
+    """/dev/kmsg. The first start begins with what is written from then on; a later one where the last one stopped, after a reboot with all of the new boot.
+
+    The kernel's buffer bounds that, and each call takes MOST_RECORDS of it.
+    """
 
     def __init__(self, clock: Clock, position: SourcePosition, open_device: Callable[[], int] | None = None) -> None:
         """`open_device` returns a descriptor that does not wait. Raises OSError: usually EPERM, without CAP_SYSLOG where kernel.dmesg_restrict is 1."""
@@ -70,8 +75,10 @@ class KmsgSource:
         self._clock = clock
         self._boot = _boot_id()
         self._sequence = position.sequence if position.boot == self._boot else -1
+        self._from_here = self._sequence < 0 and position.boot in ("", self._boot)
+        """What is older than this source is not for it."""
         self._device = open_device() if open_device else os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._sequence < 0:
+        if self._from_here:
             _seek_end(self._device)
 
     @property
@@ -89,7 +96,7 @@ class KmsgSource:
             record = kmsg_record(data)
             if record is None or record.sequence <= self._sequence:
                 continue
-            if self._sequence >= 0:
+            if self._sequence >= 0 or not self._from_here:  # a boot begins with number 0
                 self.lost += record.sequence - self._sequence - 1
             self._sequence = record.sequence
             lines.append(KernelLine(started + record.since_boot_s, record.text, "" if record.of_kernel else PROGRAM))
@@ -113,31 +120,32 @@ class JournalSource:
     """The systemd journal, through journalctl: a member of the group systemd-journal may read it without being root."""
 
     def __init__(self, clock: Clock, position: SourcePosition, command: tuple[str, ...] = ("journalctl",)) -> None:
-        """The first start begins with what is written from then on. Raises OSError where journalctl is missing or may not read."""
+        """The first start begins with what is written from then on; a position without a cursor begins behind its time. Raises OSError where journalctl is missing or may not read."""
         self.name, self.lost = "journald", 0
-        self._clock, self._command, self._cursor = clock, command, position.cursor
+        self._clock, self._command, self._cursor, self._time = clock, command, position.cursor, position.time
         self._asked_at = -math.inf
-        if not self._cursor:
+        if not self._cursor and not self._time:
             self._take(self._entries("--lines=1"))
 
     @property
     def position(self) -> SourcePosition:
-        return SourcePosition(cursor=self._cursor)
+        return SourcePosition(cursor=self._cursor, time=self._time)
 
     def read(self) -> list[KernelLine]:
-        """Raises OSError where journalctl fails or does not answer; the next call begins anew if the place where it stopped was deleted."""
+        """Raises OSError where journalctl fails or does not answer, as where the place at which the last call stopped was deleted."""
         if self._clock.monotonic() - self._asked_at < JOURNAL_S:
             return []
         self._asked_at = self._clock.monotonic()
-        try:
-            entries = self._entries(f"--after-cursor={self._cursor}") if self._cursor else self._entries()
-        except OSError:
-            self._cursor = ""
-            raise
-        return self._take(entries[:MOST_RECORDS])
+        return self._take(self._entries(*self._begin(), f"--lines={MOST_RECORDS}")[:MOST_RECORDS])
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _begin(self) -> tuple[str, ...]:
+        """Behind a cursor `--lines` counts from there; else it takes the newest."""
+        if self._cursor:
+            return (f"--after-cursor={self._cursor}",)
+        return (f"--since=@{self._time + 1e-6:.6f}",) if self._time else ()
 
     def _entries(self, *begin: str) -> list[bytes]:
         return _output((*self._command, "--output=json", "--no-pager", "--all", *begin, "_TRANSPORT=kernel")).splitlines()
@@ -149,7 +157,7 @@ class JournalSource:
             if entry is None:
                 self.lost += 1
                 continue
-            self._cursor = entry.cursor or self._cursor
+            self._cursor, self._time = entry.cursor or self._cursor, entry.time if entry.time > 0.0 else self._time
             lines.append(KernelLine(entry.time, entry.text, entry.written_by))
         return lines
 

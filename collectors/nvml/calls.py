@@ -114,6 +114,10 @@ class CallReader:
         self._latest: dict[str, float] = {}
         self._unknown: set[str] = set()
         self._told: set[str] = set()
+        self.answered = False
+        """The last look gave a number."""
+        self.problem: Any = None
+        """An NVMLError of the last look that is no lack of this GPU or driver."""
 
     def ask_again(self) -> None:
         """Ask for everything once more, also for what the GPU did not know."""
@@ -126,6 +130,7 @@ class CallReader:
         def ask(name: str, *arguments: Any) -> Any:
             return self._driver.call(name, self._whom, handle, *arguments)
 
+        self.answered, self.problem = False, None
         found: dict[str, float] = {}
         for metric in CALL_METRICS:
             first = metric.names[0]
@@ -145,17 +150,22 @@ class CallReader:
         first = metric.names[0]
         if first not in self._unknown:
             try:
-                return metric.read(self._driver, ask)
+                numbers = metric.read(self._driver, ask)
             except self._driver.nvml.NVMLError as error:
                 if self._driver.ends_the_look(error):
                     raise
                 self._failed(metric, error)
+            else:
+                self.answered = True
+                return numbers
         return (math.nan,) * len(metric.names)
 
     def _failed(self, metric: CallMetric, error: Exception) -> None:
         first = metric.names[0]
         if self._driver.is_one_of(error, NOT_GIVEN):
             self._unknown.add(first)
+        else:
+            self.problem = error
         if first not in self._told:
             self._told.add(first)
             log.info("%s has no %s: %s", self._whom, " and ".join(metric.names), error)

@@ -32,6 +32,10 @@ class FieldReader:
         self._told = ""
         self.refused = False
         """The driver refuses the whole batch: nothing is known by fields."""
+        self.answered = False
+        """The last look gave a number."""
+        self.problem: Any = None
+        """The NVMLError of the last batch, or of one of its fields, that is no lack of this GPU or driver."""
         self.ask_again()
 
     def ask_again(self) -> None:
@@ -53,8 +57,10 @@ class FieldReader:
     def read(self, handle: Any, now: float, *, slow: bool) -> None:
         """One batch at the monotonic time `now`, with what changes slowly if asked. Raises NVMLError if the GPU or the driver is gone."""
         queries = [*self._fast, *self._slow, *self._states] if slow else self._fast
+        self.answered = False
         if not queries or (self.refused and not slow):
             return
+        self.problem = None
         try:
             values = self._driver.call("nvmlDeviceGetFieldValues", self._whom, handle, queries)
         except self._driver.nvml.NVMLError as error:
@@ -81,10 +87,12 @@ class FieldReader:
 
     def link_states(self) -> dict[int, float]:
         """NVLink → `NVML_NVLINK_STATE_…` as it was read last; NaN: the driver did not say."""
-        return {link: self._latest[field, link] for field, link in self._states}
+        return {link: math.nan if self.refused else self._latest[field, link] for field, link in self._states}
 
     def worst_link(self) -> float:
         """The NVLink with the most errors since the last look; NaN: none has any."""
+        if self.refused:
+            return math.nan
         errors: dict[int, float] = {}
         for metric_queries in self._link_queries():
             for query in metric_queries:
@@ -107,6 +115,7 @@ class FieldReader:
                 latest[query] = math.nan
                 unknown |= self._failed(query, code)
                 continue
+            self.answered = True
             factor, counter = factors.get(query, (1.0, False))
             number = (raw if kind == UNSIGNED_LONG_LONG else raw & 0xFFFFFFFF if kind == UNSIGNED_INT else _number(kind, raw)) * factor
             latest[query] = self._rate(query, number, now) if counter else number
@@ -120,7 +129,10 @@ class FieldReader:
     def _failed(self, query: FieldQuery, code: int) -> dict[FieldQuery, int]:
         if self._driver.is_one_of(code, LOST):
             raise self._driver.nvml.NVMLError(code)
-        return {query: code} if query in self._factors and self._driver.is_one_of(code, NOT_GIVEN) else {}
+        if not self._driver.is_one_of(code, NOT_GIVEN):
+            self.problem = self._driver.nvml.NVMLError(code)
+            return {}
+        return {query: code} if query in self._factors else {}
 
     def _leave_out(self, unknown: Mapping[FieldQuery, int]) -> None:
         self._fast = [query for query in self._fast if query not in unknown]
@@ -132,6 +144,8 @@ class FieldReader:
 
     def _refuse(self, error: Exception) -> None:
         self.refused = True
+        if not self._driver.is_one_of(error, NOT_GIVEN):
+            self.problem = error
         self._tell(f"gives no fields: {error}; asked one by one for power, ECC and PCIe replays instead")
 
     def _tell(self, what: str) -> None:

@@ -29,6 +29,8 @@ class MigInstances:
         self._mode = math.nan
         self._instances: tuple[MigInstance, ...] = ()
         self._processes: dict[str, float] = {}
+        self._known: tuple[float, list[str]] | None = None
+        """Mode and UUIDs of the last look that the driver answered."""
 
     @property
     def enabled(self) -> bool:
@@ -37,12 +39,14 @@ class MigInstances:
 
     def look(self, handle: Any) -> Iterator[GpuChange]:
         """Compare with the look before. Raises NVMLError if the GPU or the driver is gone."""
-        before = (self._mode, [each.uuid for each in self._instances])
         self._mode = self._ask_mode(handle)
         self._instances = tuple(self._find(handle)) if self.enabled else ()
         self._processes = {each.uuid: self._count(each) for each in self._instances}
+        if math.isnan(self._mode):
+            return
         names = [each.uuid for each in self._instances]
-        if not math.isnan(before[0]) and (self._mode, names) != before:
+        before, self._known = self._known, (self._mode, names)
+        if before not in (None, self._known):
             message = f"MIG is {'on' if self.enabled else 'off'}, {len(names)} instances"
             yield GpuChange("gpu.mig_changed", message, {"enabled": int(self.enabled), "instances": ",".join(names)})
 

@@ -1,5 +1,6 @@
 """One GPU: how it is found, what is read of it in one run, and what changed."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from eagle_eye.gpu_devices import pci_address, text_of
 from eagle_eye.xids import RECOVERY_ACTIONS
 
 from .calls import CALL_METRICS, CallReader
-from .driver import LOST, NvmlDriver
+from .driver import GONE, LOST, NOT_GIVEN, NvmlDriver
 from .field_reader import FieldReader
 from .fields import FIELD_METRICS, FIELD_NAMES, metrics_of
 from .gpu_change import GpuChange
@@ -17,6 +18,10 @@ from .mig import MigInstances
 from .nvlink_fabric import NvLinkFabric
 from .nvlinks import NvLinks
 
+log = logging.getLogger(__name__)
+
+SILENT_LOOKS = 5
+"""Looks in succession that give nothing but errors, after which a GPU counts as lost: a busy driver refuses one or two."""
 _OF_CALLS = tuple(name for metric in CALL_METRICS if not metric.instead for name in metric.names)
 _OF_LOOKS = ("nvlinks_active", "nvlinks_down", "nvlink_worst", "fabric_state", "fabric_healthy", "mig_enabled")
 NAMES = (*_OF_CALLS, *FIELD_NAMES, *_OF_LOOKS)
@@ -37,20 +42,38 @@ class FoundGpu:
     uuid: str = ""
     """'' if it can no longer be asked for."""
     pci: str = ""
+    problem: Any = None
+    """The NVMLError that it gives instead."""
 
 
-def found_gpus(driver: NvmlDriver) -> Iterator[FoundGpu]:
-    """All GPUs of the node. Raises NVMLError if the driver refuses."""
-    for index in range(driver.call("nvmlDeviceGetCount")):
-        whom = f"GPU {index}"
-        try:
-            handle = driver.call("nvmlDeviceGetHandleByIndex", whom, index)
-            uuid = text_of(driver.call("nvmlDeviceGetUUID", whom, handle))
-            yield FoundGpu(index, handle, uuid, driver.run("nvmlDeviceGetPciInfo", whom, pci_address, driver.nvml, handle))
-        except driver.nvml.NVMLError as error:
-            if not driver.is_one_of(error, LOST):
-                raise
-            yield FoundGpu(index)
+def found_gpus(driver: NvmlDriver) -> list[FoundGpu]:
+    """All GPUs of the node that this user may ask. Raises NVMLError if the driver refuses: of one GPU among others an error is that GPU's alone."""
+    found = [_found(driver, index) for index in range(driver.call("nvmlDeviceGetCount"))]
+    refused = next((gpu.problem for gpu in found if gpu.problem is not None and not driver.is_one_of(gpu.problem, LOST)), None)
+    if refused is not None and not any(gpu.uuid for gpu in found):
+        raise refused
+    return [gpu for gpu in found if gpu.uuid or not _is_of_others(driver, gpu)]
+
+
+def _found(driver: NvmlDriver, index: int) -> FoundGpu:
+    """Raises NVMLError if the driver is gone."""
+    whom = f"GPU {index}"
+    try:
+        handle = driver.call("nvmlDeviceGetHandleByIndex", whom, index)
+        uuid = text_of(driver.call("nvmlDeviceGetUUID", whom, handle))
+        return FoundGpu(index, handle, uuid, driver.run("nvmlDeviceGetPciInfo", whom, pci_address, driver.nvml, handle))
+    except driver.nvml.NVMLError as error:
+        if driver.is_one_of(error, GONE):
+            raise
+        return FoundGpu(index, problem=error)
+
+
+def _is_of_others(driver: NvmlDriver, gpu: FoundGpu) -> bool:
+    """It may not be asked here, as in a container that was given some of the GPUs: none of ours, and not broken."""
+    if gpu.problem is None or not driver.is_one_of(gpu.problem, NOT_GIVEN):
+        return False
+    log.info("GPU %d is not watched: %s", gpu.index, gpu.problem)
+    return True
 
 
 class WatchedGpu:
@@ -66,7 +89,15 @@ class WatchedGpu:
         """Monotonic time; NaN: it answers."""
         self.was = ""
         """The name under which it was told lost, where its UUID was not known then."""
+        self.problem: Any = None
+        """The NVMLError that was all that the last look gave; None: it answered."""
+        self._silent_looks = 0
         self._ready = False
+
+    @property
+    def silent(self) -> bool:
+        """It has given nothing but errors for so long that it counts as lost."""
+        return self._silent_looks >= SILENT_LOOKS
 
     @property
     def lost(self) -> bool:
@@ -74,11 +105,18 @@ class WatchedGpu:
 
     def row(self, now: float, *, slow: bool) -> tuple[list[float], list[GpuChange]]:
         """One number for each of NAMES at the monotonic time `now`, and what changed. Raises NVMLError if the GPU or the driver is gone."""
-        if self.handle is None:
-            raise self._driver.nvml.NVMLError(self._driver.nvml.NVML_ERROR_GPU_IS_LOST)
-        slow = slow or not self._ready
-        if not self._ready:
+        if self.handle is None and not self._found_again():
+            return [math.nan] * len(NAMES), []
+        began = not self._ready
+        if began:
             self._prepare()
+        numbers, changes = self._numbers(now, slow=slow or began)
+        answered = self._fields.answered or self._calls.answered
+        self._heard(None if answered else self._calls.problem or self._fields.problem)
+        self._ready = self.problem is None or not began  # what a GPU has is not known from errors
+        return numbers, changes
+
+    def _numbers(self, now: float, *, slow: bool) -> tuple[list[float], list[GpuChange]]:
         self._fields.read(self.handle, now, slow=slow)
         changes = list(self._look()) if slow else []
         values = self._fields.values() | self._calls.read(self.handle, now, slow=slow, by_field=self._fields.knows)
@@ -88,9 +126,24 @@ class WatchedGpu:
         changes += self._states.compare(values)
         return [values.get(name, math.nan) for name in NAMES], changes
 
+    def _heard(self, problem: Any) -> None:
+        """What the look gave: None, or the error that was all."""
+        self.problem = problem
+        self._silent_looks = 0 if problem is None else self._silent_looks + 1
+
+    def _found_again(self) -> bool:
+        """Ask once more for one that gave an error instead of its handle. Raises NVMLError if the GPU or the driver is gone."""
+        found = _found(self._driver, self.index)
+        if found.problem is not None and self._driver.is_one_of(found.problem, LOST):
+            raise found.problem
+        self._heard(found.problem)
+        if found.uuid:
+            self.take(found)
+        return bool(found.uuid)
+
     def instances(self) -> Iterator[tuple[str, tuple[float, ...]]]:
         """MIG instances: UUID, and one number for each of MIG_NAMES. Raises NVMLError if the GPU or the driver is gone."""
-        return self._mig.rows()
+        return self._mig.rows() if self._ready else iter(())
 
     def _prepare(self) -> None:
         """What is known of it begins here: at the agent's start, and after a reset."""
@@ -114,7 +167,7 @@ class WatchedGpu:
 
     def lose(self, now: float) -> None:
         """It does not answer at the monotonic time `now`."""
-        self.lost_since, self._ready = now, False
+        self.lost_since, self._ready, self._silent_looks = now, False, 0
 
     def take(self, found: FoundGpu) -> None:
         """The driver was opened anew: its handle is another one, and a GPU whose UUID was unknown has a name."""

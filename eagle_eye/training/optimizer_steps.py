@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .last_gradient import LastGradient
 from .probe import Monitor
@@ -27,7 +27,10 @@ VARIABLE = "EAGLE_EYE_STEPS_FROM"
 OPTIMIZER = "optimizer"
 """Its value that asks for this."""
 OTHERS = 3
-"""Steps of another optimizer in succession after which that one leads: the first is not used any more."""
+"""Backward passes behind which another optimizer has stepped, and the leading one not once, after which the other leads: the first is not used any more.
+
+Several optimizers that step behind one pass, or each behind its own, are parts of one step, however many they are.
+"""
 
 
 def begin(monitor: Monitor, environment: Mapping[str, str]) -> None:
@@ -41,6 +44,14 @@ def begin(monitor: Monitor, environment: Mapping[str, str]) -> None:
         sys.meta_path.insert(0, _AfterImport("torch", steps.install))
 
 
+class _Uses(NamedTuple):
+    """Steps of an optimizer that does not lead."""
+
+    passes: int
+    newest: int
+    """Number of the pass behind which it stepped last."""
+
+
 class OptimizerSteps:
     """Marks the steps of the thread that trains."""
 
@@ -51,7 +62,10 @@ class OptimizerSteps:
         self._thread = 0
         self._leader: Callable[[], object] = lambda: None
         """Gives the optimizer whose steps are counted, None where it is gone: held weakly, and its id may be the next one's."""
-        self._others = 0
+        self._passes = 0
+        """Backward passes and batches that the training thread has begun."""
+        self._others: weakref.WeakKeyDictionary[object, _Uses] = weakref.WeakKeyDictionary()
+        """Optimizers that have stepped since the leading one did."""
         self._ending = LastGradient(self._last_gradient)
         self._over = self._backward = False
         """The script is left alone; it is in a backward pass that is marked."""
@@ -152,6 +166,7 @@ class OptimizerSteps:
             self._monitor.begin(0)
         if self._thread != threading.get_ident():
             return False
+        self._passes += phase != OPTIMIZER
         self._monitor.mark(phase)
         return True
 
@@ -171,10 +186,18 @@ class OptimizerSteps:
     def _follow(self, optimizer: object) -> None:
         """Of several optimizers the first one counts, as long as it is used."""
         leader = self._leader()
-        self._others = 0 if optimizer is leader else self._others + 1
-        if leader is None or self._others > OTHERS:
-            self._leader, self._others = weakref.ref(optimizer), 0
+        if leader is None or (optimizer is not leader and self._used(optimizer) > OTHERS):
+            self._leader = weakref.ref(optimizer)
             self._monitor.replicas(self._parameters)
+        if optimizer is self._leader():
+            self._others.clear()
+
+    def _used(self, optimizer: object) -> int:
+        """Passes behind which this one has stepped since the leading one did."""
+        uses = self._others.get(optimizer, _Uses(0, -1))
+        if uses.newest != self._passes:
+            uses = self._others[optimizer] = _Uses(uses.passes + 1, self._passes)
+        return uses.passes
 
     def _parameters(self) -> Iterator[object]:
         """What the leading optimizer updates."""

@@ -288,6 +288,8 @@ class FakeNvml:
         if gpu.lost or handle in self._dead:
             self._dead.add(FakeHandle(handle.index, handle.opening))
             raise self._error("NVML_ERROR_GPU_IS_LOST")
+        if gpu.error:
+            raise self._error(gpu.error)
         return gpu
 
     def _part(self, name: str, handle: FakeHandle) -> FakeGpu | FakeMigInstance:

@@ -151,9 +151,15 @@ class FakeGpu:
     """None: the GPU cannot be divided."""
     instances: list[FakeMigInstance] = field(default_factory=list)
     lost: bool = False
+    error: str = ""
+    """Name of the error that every function answers with, also for its handle."""
+    field_error: int = 0
+    """Number of the error that each of its fields comes back with."""
 
     def value_of(self, number: int, scope: int) -> tuple[int, int]:
         """(nvmlReturn, value) of a field; `scope`: number of a link."""
+        if self.field_error:
+            return self.field_error, 0
         if number in self.unknown_fields:
             return NOT_SUPPORTED, 0
         if number in LINK_FIELDS:

@@ -1,6 +1,9 @@
 """The agent keeps to its budget."""
 
-from collectors.agent.agent_budget import CHECK_S, AgentBudget, AgentUse, PaceChange
+import subprocess
+import sys
+
+from collectors.agent.agent_budget import CHECK_S, AgentBudget, AgentUse, PaceChange, children_s, processor_s
 
 MB = 2**20
 
@@ -85,3 +88,9 @@ def test_it_looks_at_spans_of_ten_seconds_and_not_at_moments() -> None:
     use.now += 1.0
     use.processor_s += 1.0
     assert use.budget.check(AgentUse(use.now, use.processor_s, use.memory, {"gpu": 1.0})) == []
+
+
+def test_a_program_that_has_ended_counts_with_its_processor_time() -> None:
+    before, all_before = children_s(), processor_s()
+    subprocess.run([sys.executable, "-c", "sum(range(1000000))"], check=True)
+    assert processor_s() - all_before >= children_s() - before > 0.0

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from collectors.agent import agent_budget
 from collectors.agent_metrics import NAMES, AgentMetricsCollector
 from detectors.features.node_metrics import CONSTANT
 from eagle_eye.clock import FakeClock
@@ -29,7 +30,17 @@ class Agent:
 def test_processor_time_is_a_share_of_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, used = Agent(), iter((7.0, 7.5))
     monkeypatch.setattr(time, "process_time", lambda: next(used))
+    monkeypatch.setattr(agent_budget, "children_s", lambda: 0.0)
     assert np.isnan(agent.look()["agent_cpu_percent"])
+    agent.clock.advance(2.0)
+    assert agent.look()["agent_cpu_percent"] == 25.0
+
+
+def test_what_programs_that_it_started_took_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, children = Agent(), iter((1.0, 1.5))
+    monkeypatch.setattr(time, "process_time", lambda: 7.0)
+    monkeypatch.setattr(agent_budget, "children_s", lambda: next(children))
+    agent.look()
     agent.clock.advance(2.0)
     assert agent.look()["agent_cpu_percent"] == 25.0
 

@@ -1,5 +1,7 @@
 """Kernel messages become events of the GPU, the worker or the node that they are about."""
 
+import errno
+import math
 import os
 from pathlib import Path
 
@@ -9,7 +11,9 @@ import pytest
 from collectors import kernel_log
 from collectors.agent.job_directory import LocalJob, LocalWorker
 from collectors.kernel_log import GpuAddresses, KernelLogCollector
-from eagle_eye.clock import FakeClock
+from collectors.log.kernel_sources import KernelLine, SourcePosition
+from collectors.log.position_file import PositionFile
+from eagle_eye.clock import Clock, FakeClock
 from eagle_eye.types import Event, Kind
 
 NOW = 1_700_000_000.0
@@ -228,3 +232,74 @@ def test_the_drivers_own_line_names_it_where_there_are_no_files(tmp_path: Path) 
     gpus.refresh()
     gpus.learn(f"NVRM: GPU at PCI:0000:9b:00: {UUID}")
     assert gpus.name_of("0000:9b:00.0") == UUID
+
+
+# --- a journal whose place is gone
+
+DISK = "I/O error, dev {}, sector 4"
+
+
+class DamagedJournal:
+    """Sources that know what was written, of which none can be read behind a cursor."""
+
+    def __init__(self) -> None:
+        self.failures = math.inf
+        self.begun: list[SourcePosition] = []
+
+    def open(self, _clock: Clock, position: SourcePosition) -> "DamagedSource":
+        self.begun.append(position)
+        return DamagedSource(self, position)
+
+
+class DamagedSource:
+    name, lost = "journald", 0
+
+    def __init__(self, journal: DamagedJournal, position: SourcePosition) -> None:
+        self._journal, self.position = journal, position
+
+    def read(self) -> list[KernelLine]:
+        if self.position.cursor and self._journal.failures > 0:
+            self._journal.failures -= 1
+            raise OSError(errno.EIO, "Failed to seek to cursor: Invalid argument")
+        return [KernelLine(NOW, DISK.format("sdb"))]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def damaged(monkeypatch: pytest.MonkeyPatch) -> DamagedJournal:
+    made = DamagedJournal()
+    monkeypatch.setattr(kernel_log, "JournalSource", made.open)
+    return made
+
+
+def of_journal(folder: Path, clock: FakeClock) -> KernelLogCollector:
+    """The collector of an agent that stopped at a cursor."""
+    positions = PositionFile(folder, "kernel_log", "n1", SourcePosition)
+    positions.put("journald", SourcePosition(cursor="gone", time=NOW - 60.0))
+    positions.save()
+    return KernelLogCollector(source="journal", further_files=(), node="n1", run_dir=folder, state_dir=folder, clock=clock)
+
+
+def test_a_cursor_that_fails_twice_is_given_up_and_the_journal_read_anew(tmp_path: Path, damaged: DamagedJournal, caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(now=NOW)
+    collector = of_journal(tmp_path, clock)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Failed to seek"):
+            collector.collect()
+        clock.advance(61.0)
+    assert [event.attributes["device"] for event in collector.collect()] == ["sdb"]
+    assert damaged.begun[-1] == SourcePosition(time=NOW - 60.0)
+    assert "nothing can be read behind the place where reading stopped" in caplog.text
+
+
+def test_twin_a_cursor_that_fails_once_is_kept(tmp_path: Path, damaged: DamagedJournal) -> None:
+    damaged.failures = 1
+    clock = FakeClock(now=NOW)
+    collector = of_journal(tmp_path, clock)
+    with pytest.raises(OSError, match="Failed to seek"):
+        collector.collect()
+    clock.advance(61.0)
+    assert len(collector.collect()) == 1
+    assert [position.cursor for position in damaged.begun] == ["gone", "gone"]

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,7 @@ def test_what_was_overwritten_before_it_was_read_is_counted(clock: FakeClock, de
     source.close()
 
 
-def test_the_next_agent_of_the_same_boot_takes_up_what_came_meanwhile(
-    clock: FakeClock, device: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_agent_of_the_same_boot_takes_up_what_came_meanwhile(clock: FakeClock, device: tuple[socket.socket, socket.socket]) -> None:
     reader, writer = device
     source = kmsg(clock, reader)
     writer.send(b"4,12,1,-;read")
@@ -69,25 +68,61 @@ def test_the_next_agent_of_the_same_boot_takes_up_what_came_meanwhile(
     later = kmsg(clock, reader, stopped)
     assert ([line.text for line in later.read()], later.lost) == (["missed"], 0)
     later.close()
-    writer.send(b"4,2,1,-;of another boot")
-    monkeypatch.setattr(kernel_sources, "_boot_id", lambda: "another")
-    other = kmsg(clock, reader, stopped)
-    assert [line.text for line in other.read()] == ["of another boot"]
-    other.close()
+
+
+def drain(device: int) -> None:
+    """Take a device to its end."""
+    with suppress(BlockingIOError):
+        while os.read(device, 8192):
+            pass
+
+
+@pytest.fixture
+def seekable(device: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> tuple[socket.socket, socket.socket]:
+    """Behind an opened one all records that are left can be read, or passed over."""
+    monkeypatch.setattr(kernel_sources, "_seek_end", drain)
+    monkeypatch.setattr(kernel_sources, "_boot_id", lambda: "this boot")
+    return device
+
+
+def test_after_a_reboot_all_of_the_new_boot_is_read_and_what_was_overwritten_is_counted(clock: FakeClock, seekable: tuple[socket.socket, socket.socket]) -> None:
+    reader, writer = seekable
+    for record in (b"4,2,1,-;early", b"4,3,2,-;before the agent"):
+        writer.send(record)
+    source = kmsg(clock, reader, SourcePosition(boot="the boot before", sequence=500))
+    assert ([line.text for line in source.read()], source.lost) == (["early", "before the agent"], 2)
+    assert source.position == SourcePosition(boot="this boot", sequence=3)
+    source.close()
+
+
+@pytest.mark.parametrize("position", [SourcePosition(), SourcePosition(boot="this boot")])
+def test_twin_without_a_place_in_a_boot_what_is_older_than_the_agent_is_not_told(
+    clock: FakeClock, seekable: tuple[socket.socket, socket.socket], position: SourcePosition
+) -> None:
+    reader, writer = seekable
+    writer.send(b"4,2,1,-;old")
+    source = kmsg(clock, reader, position)
+    writer.send(b"4,9,2,-;new")
+    assert ([line.text for line in source.read()], source.lost) == (["new"], 0)
+    source.close()
 
 
 JOURNALCTL = """#!{python}
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
-if (here / "fails").exists():
+if (here / "fails").exists() and any(word.startswith("--after-cursor=") for word in sys.argv):
     sys.exit("Failed to seek to cursor")
 entries = [json.loads(line) for line in (here / "journal").read_text().splitlines()]
 assert sys.argv[-1] == "_TRANSPORT=kernel", sys.argv
 for word in sys.argv:
     if word.startswith("--after-cursor="):
         entries = [entry for entry in entries if entry["__CURSOR"] > word.partition("=")[2]]
-    if word == "--lines=1":
-        entries = entries[-1:]
+    if word.startswith("--since=@"):
+        entries = [entry for entry in entries if int(entry["__REALTIME_TIMESTAMP"]) >= float(word[9:]) * 1e6]
+for word in sys.argv:
+    if word.startswith("--lines="):  # behind a cursor the first, else the newest
+        most = int(word[8:])
+        entries = entries[:most] if any(each.startswith("--after-cursor=") for each in sys.argv) else entries[-most:]
 print("\\n".join(json.dumps(entry) for entry in entries))
 """
 
@@ -102,8 +137,8 @@ class Journal:
         (folder / "journalctl").chmod(0o755)
         (folder / "journal").write_text("")
 
-    def add(self, cursor: str, message: object) -> None:
-        entry = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": "1500000", "MESSAGE": message}
+    def add(self, cursor: str, message: object, time: float = 1.5) -> None:
+        entry = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": str(round(1e6 * time)), "MESSAGE": message}
         with (self.folder / "journal").open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -131,16 +166,38 @@ def test_a_journal_that_was_empty_loses_no_first_message(journal: Journal, clock
     assert [line.text for line in source.read()] == ["first"]
 
 
-def test_a_cursor_that_was_deleted_is_told_once_and_then_read_anew(journal: Journal, clock: FakeClock) -> None:
+def test_a_cursor_that_fails_is_told_and_is_still_the_place_where_it_stopped(journal: Journal, clock: FakeClock) -> None:
     journal.add("a", "before")
     source = JournalSource(clock, SourcePosition(), journal.command)
+    journal.add("b", "behind it")
     (journal.folder / "fails").touch()
     with pytest.raises(OSError, match="Failed to seek to cursor"):
         source.read()
     (journal.folder / "fails").unlink()
     assert source.read() == [], "journalctl is a process: it is not asked all the time"
     clock.advance(JOURNAL_S)
-    assert [line.text for line in source.read()] == ["before"]
+    assert [line.text for line in source.read()] == ["behind it"]
+
+
+def test_a_position_without_a_cursor_begins_behind_its_time(journal: Journal, clock: FakeClock) -> None:
+    for cursor, time in (("a", 1.5), ("b", 2.5), ("c", 2.500001)):
+        journal.add(cursor, cursor, time)
+    source = JournalSource(clock, SourcePosition(time=2.5), journal.command)
+    assert [line.text for line in source.read()] == ["c"]
+    assert source.position == SourcePosition(cursor="c", time=2.500001)
+
+
+def test_a_backlog_is_taken_in_parts_of_which_none_is_lost(journal: Journal, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_sources, "MOST_RECORDS", 2)
+    journal.add("a", "before")
+    source = JournalSource(clock, SourcePosition(), journal.command)
+    for word in "bcdef":
+        journal.add(word, word)
+    taken = []
+    for _ in range(3):
+        clock.advance(JOURNAL_S)
+        taken.append([line.text for line in source.read()])
+    assert taken == [["b", "c"], ["d", "e"], ["f"]]
 
 
 def test_without_journalctl_the_source_says_so(clock: FakeClock) -> None:

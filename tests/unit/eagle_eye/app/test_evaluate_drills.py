@@ -9,8 +9,11 @@ from click.testing import CliRunner
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.fabric_errors import FabricErrors
+from detectors.fail_slow import FailSlow
+from detectors.loss import Loss
 from detectors.loss_scale import LossScale
 from detectors.repeated_batches import RepeatedBatches
+from detectors.straggler import Straggler
 from eagle_eye.app.cli import main
 from eagle_eye.app.evaluation.drill_corpus.accusation_file import write_counts
 from eagle_eye.app.evaluation.drill_corpus.drill_run import Accusation, DrillVerdict, run_drill
@@ -42,6 +45,19 @@ def test_a_drill_goes_through_the_whole_chain(name: str) -> None:
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS if kind.family == "data"])
 def test_data_that_come_again_are_told_and_their_twins_are_not(name: str) -> None:
     found = run_drill(PlannedDrill(1, name, (64,), 7), [("repeated_batches", RepeatedBatches()), ("loss_scale", LossScale())])
+    assert (found.class_right, found.culprit_right, found.ever_accused, found.evicted) == (True, True, 0, ())
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS if kind.family == "slow" and ("more to do" in kind.name or "chosen more often" in kind.name or "wanders" in kind.name or "garbage" in kind.name)])
+def test_work_of_a_rank_and_work_that_wanders_accuse_nobody_and_evict_nobody(name: str) -> None:
+    found = run_drill(PlannedDrill(1, name, (64,), 2), [("straggler", Straggler()), ("fail_slow", FailSlow())])
+    assert (found.class_right, found.culprit_right, found.ever_accused, found.evicted) == (True, True, 0, ())
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS if kind.family == "loss" and ("gradient not" in kind.name or "gradients that" in kind.name or "one worker first" in kind.name)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whose_gradient_or_loss_was_no_number_first_is_named_unless_a_pipeline_hides_it(name: str, seed: int) -> None:
+    found = run_drill(PlannedDrill(1, name, (64,), seed), [("loss", Loss())])
     assert (found.class_right, found.culprit_right, found.ever_accused, found.evicted) == (True, True, 0, ())
 
 

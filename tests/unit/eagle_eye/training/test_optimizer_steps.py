@@ -226,6 +226,50 @@ def test_of_two_optimizers_the_first_one_counts(watched: Watched) -> None:
     assert watched.numbers == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("number", [1, 2, 5, 12, 150])
+@pytest.mark.parametrize("passes", ["one", "one each"])
+def test_however_many_optimizers_step_behind_a_pass_it_is_one_step(watched: Watched, number: int, passes: str) -> None:
+    parts = [model() for _ in range(number)]
+    for _ in range(8):
+        if passes == "one":
+            torch.stack([made(torch.ones(1, 4)).sum() for made, _ in parts]).sum().backward()
+        for made, optimizer in parts:
+            if passes == "one each":
+                made(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+    assert watched.numbers == list(range(8))
+
+
+def test_optimizers_that_step_within_the_backward_pass_are_one_step(watched: Watched) -> None:
+    made = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(6)))
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in made.parameters()}
+    for parameter in made.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda each: optimizers[each].step())
+    for _ in range(8):
+        made(torch.ones(1, 4)).sum().backward()
+    assert watched.numbers == list(range(8))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 8])
+def test_of_optimizers_that_alternate_the_first_one_counts(watched: Watched, micro_batches: int) -> None:
+    generator, critic = model(), model()
+    for _ in range(8):
+        for made, optimizer in (critic, critic, generator):
+            train(made, optimizer, steps=1, micro_batches=micro_batches)
+    assert watched.numbers == list(range(16))
+
+
+def test_the_next_one_that_leads_is_one_even_where_there_are_many(watched: Watched) -> None:
+    warm_up = model()
+    train(*warm_up, steps=2)
+    parts = [model() for _ in range(12)]
+    for _ in range(OTHERS + 5):
+        torch.stack([made(torch.ones(1, 4)).sum() for made, _ in parts]).sum().backward()
+        for _, optimizer in parts:
+            optimizer.step()
+    assert watched.numbers == list(range(2 + 5))
+
+
 def test_one_that_is_not_used_any_more_counts_no_longer(watched: Watched) -> None:
     """Warm-up with one optimizer, training with another."""
     warm_up, training = model(), model()
