@@ -99,17 +99,22 @@ def copy(entry: SavedCheckpoint, target: StoragePath, advance: Advance) -> Stora
     if is_there:
         raise EagleEyeError(f"{path} is there already: give another directory, or delete it first")
     written: list[ShardFile] = []
+    tried = False
     try:
         for shard in entry.manifest.shards:
             if (target / shard.name).exists():
                 raise EagleEyeError(f"{target / shard.name} is there already: give another directory, or delete it first")
             written.append(shard_file.copy(entry.path.parent, shard, target, advance))
+        tried = True
         is_as_it_was = entry.manifest.version == 1 or written == list(entry.manifest.shards)
         object_path.put(path, entry.path.read_bytes() if is_as_it_was else manifest.encode(replace(entry.manifest, shards=tuple(written))))
     except BaseException as error:
-        for shard in written:
-            with contextlib.suppress(OSError):  # no manifest names it
-                (target / shard.name).unlink(missing_ok=True)
+        if not tried or (isinstance(path, Path) and manifest.is_without(path, [shard.name for shard in written])):  # a store may still be about to put it
+            for shard in written:
+                with contextlib.suppress(OSError):
+                    (target / shard.name).unlink(missing_ok=True)
+        elif isinstance(error, OSError):
+            raise EagleEyeError(f"{path} may be there or not: {error}; verify it with `eagle-eye checkpoint verify`, or delete it and copy again") from error
         if isinstance(error, UnusableCheckpoint | OSError):
             raise EagleEyeError(f"nothing was copied: {error}") from error
         raise
@@ -158,11 +163,13 @@ def _local(path: StoragePath) -> Path:
 
 def _convert_ours(source: StoragePath, target: Path, to: str, step: int | None) -> str:
     entry = chosen(source, step)
+    missing = conversion.left_out(entry)
+    note = f"; not in it: {missing}" if missing else ""
     if to == "torch":
         conversion.write_torch_save(entry, target)
-        return f"{target}: step {entry.step}, for torch.load(weights_only=True)"
+        return f"{target}: step {entry.step}, for torch.load(weights_only=True){note}"
     conversion.write_dcp(entry, target)
-    return f"{target}: step {entry.step}, for torch.distributed.checkpoint.load"
+    return f"{target}: step {entry.step}, for torch.distributed.checkpoint.load{note}"
 
 
 def _convert_theirs(source: Path, target: StoragePath, step: int | None) -> str:

@@ -12,7 +12,7 @@ UNFINISHED = ".new"
 
 
 def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True, mode: int | None = None) -> None:
-    """Put `data`, in one piece or in several, in the place of a file. Raises OSError, and then leaves nothing behind.
+    """Put `data`, in one piece or in several, in the place of a file. Raises OSError, and then the old content is there, or the new one: all of it, but who knows for how long.
 
     durable: it is on disk when this returns, under its name, whatever happens to the machine. mode: its permissions; None: as the umask leaves them.
     """
@@ -22,7 +22,11 @@ def replace(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: 
 
 @contextmanager
 def replacement(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[BinaryIO]:
-    """As `replace`, for who writes to the file in the block: it has the name at its end."""
+    """As `replace`, for who writes to the file in the block: it has the name at its end.
+
+    Where the directory cannot be synced after the renaming (a disk that fails, a server that is gone), the file has its new content, and OSError is raised: whoever
+    takes back what belongs to the new content looks first which one is there.
+    """
     unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:

@@ -309,8 +309,9 @@ class StorageReconciler:
         try:
             object_path.put(part, manifests.encode(replace(content.manifest, shards=(written,)), part=True))
         except OSError:
-            with contextlib.suppress(OSError):
-                shard.unlink(missing_ok=True)  # no manifest would ever name it
+            if manifests.is_without(part, [shard.name], part=True):  # else it is there, and the error came behind that
+                with contextlib.suppress(OSError):
+                    shard.unlink(missing_ok=True)
             raise
 
     def _await_others(self, work: _Work) -> float:

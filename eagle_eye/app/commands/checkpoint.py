@@ -173,13 +173,13 @@ def show(directory: str, step: int | None, json_lines: bool, wide: bool) -> None
         shards = [{"file": shard.name, "bytes": shard.bytes, "crc32": f"{shard.crc32:08x}", "rank": shard.rank} for shard in manifest.shards]
         click.echo(json.dumps({**_facts(entry, entry.missing), "layout": dict(manifest.layout), "data_position": manifest.data_position, "parts": shards, "tensors": tensors}))
         return
-    click.echo(f"step {entry.step}, epoch {manifest.epoch}, saved {local_time(manifest.saved)}, format version {manifest.version}: {entry.missing or _state(entry, 'complete')}")
+    print_text(Console(), f"step {entry.step}, epoch {manifest.epoch}, saved {local_time(manifest.saved)}, format version {manifest.version}: {entry.missing or _state(entry, 'complete')}")
     cut = ", ".join(f"{name} {size}" for name, size in manifest.layout.items())
-    click.echo(f"saved by {manifest.world_size} rank(s){f' ({cut})' if cut else ''}, {size_text(manifest.bytes)} in {len(manifest.shards)} shard(s)")
+    print_text(Console(), f"saved by {manifest.world_size} rank(s){f' ({cut})' if cut else ''}, {size_text(manifest.bytes)} in {len(manifest.shards)} shard(s)")
     if manifest.data_position is not None:
-        click.echo(f"data position {json.dumps(manifest.data_position)}")
+        print_text(Console(), f"data position {json.dumps(manifest.data_position)}")
     for shard in manifest.shards:
-        click.echo(f"  rank {shard.rank}: {shard.name}, {size_text(shard.bytes)}, CRC-32 {shard.crc32:08x}")
+        print_text(Console(), f"rank {shard.rank}: {shard.name}, {size_text(shard.bytes)}, CRC-32 {shard.crc32:08x}", indent=2)
     if not tensors:
         click.echo("its manifest does not name the tensors (format version 1)")
         return
@@ -203,7 +203,7 @@ def copy(directory: str, target: StoragePath, step: int | None) -> None:
     entry = checkpoint_files.chosen(checkpoint_files.existing_directory(directory), step)
     with checkpoint_files.progress("copying", entry.manifest.bytes) as advance:
         path = checkpoint_files.copy(entry, target, advance)
-    click.echo(f"{path}: step {entry.step}, {size_text(entry.manifest.bytes)}")
+    print_text(Console(), f"{path}: step {entry.step}, {size_text(entry.manifest.bytes)}")
 
 
 @command.command(short_help="delete old checkpoints, never the newest whole one")
@@ -250,7 +250,7 @@ def convert(source: StoragePath, target: StoragePath, to: str | None, step: int 
       eagle-eye checkpoint convert /data/gpt model.pt --to torch
       eagle-eye checkpoint convert /data/gpt /new/dcp-1200 --to dcp --step 1200
     """
-    click.echo(checkpoint_files.convert(source, target, to, step))
+    print_text(Console(), checkpoint_files.convert(source, target, to, step))
 
 
 @command.command(short_help="how often to save, from what a save costs and how often the job fails")

@@ -4,6 +4,7 @@ Each shard is compared with its digest before a number of it is used. One that i
 step, and what is loaded says which steps were passed over and why.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ _NAMED = 3
 """Tensors that a message names at most."""
 _LISTINGS = 3
 """A directory is listed so often at most, where another process saves and deletes meanwhile."""
+_TOLD = 64
+"""So many of its newest steps a rank tells the others."""
 _Loaded = TypeVar("_Loaded")
 
 
@@ -108,14 +111,17 @@ def load_whole(entry: SavedCheckpoint) -> dict[str, Any]:
 
 
 def restore(
-    template: dict[str, Any], directory: str | os.PathLike[str] | None = None, at_most: int | None = None, *, rank: int | None = None, strict: bool = True
+    template: dict[str, Any], directory: str | os.PathLike[str] | None = None, at_most: int | None = None, *, rank: int | None = None, strict: bool = True,
+    agree: bool | None = None,
 ) -> RestoredCheckpoint | None:
     """Fill the tensors of `template` (nested as the state that was saved) from the newest whole, finite checkpoint; None if there is none.
 
     Every rank calls this with what it is to have: ordinary tensors, DTensors, LocalTensors, or a part of the layers; the number of ranks, and how tensors were cut
     when they were saved, need not be the same. Nothing of the template is written before all that it needs is read and found whole: that much
     memory is needed besides. `rank`: of this process, for what each rank alone had (RANK if not given). `strict`: the checkpoint has no further tensors.
-    Raises OSError as `load` does, TypeError for a tensor that has no region of its own here (`DTensor` with summands), ValueError for one that cannot be filled (`expand`), ConfigError where the newest whole checkpoint is of another model: a tensor that it has not, or with another shape or data type.
+    `agree`: all ranks of torch.distributed's default group call this, and load one step, the newest that each of them can use: it is agreed on before anything is
+    written. If it is not given they do where the template has a DTensor or LocalTensor; with ordinary tensors alone this rank may be the only one that loads, and asks nobody. Give it on all ranks alike where only some of them have such tensors.
+    What one rank raises, the others raise too. Raises OSError as `load` does, TypeError for a tensor that has no region of its own here (`DTensor` with summands), ValueError for one that cannot be filled (`expand`), ConfigError where the newest whole checkpoint is of another model: a tensor that it has not, or with another shape or data type.
     """
     tensors, rest = state_tree.flatten(template, distributed_tensor.is_tensor)
     wanted = {name: distributed_tensor.local(tensor, first=True, name=name) for name, tensor in tensors.items()}
@@ -124,16 +130,83 @@ def restore(
     rank = int(os.environ.get("RANK") or 0) if rank is None else rank
     skipped: list[SkippedCheckpoint] = []
 
-    def use(entry: SavedCheckpoint) -> RestoredCheckpoint:
-        _fill(wanted, entry, strict)
-        state = state_tree.unflatten(tensors, state_tree.merged(state_tree.only(rest_of(entry), tensors), rest))
-        return RestoredCheckpoint(entry.step, entry.path, state, entry.manifest.data_position, _of_rank(entry, str(rank)), tuple(skipped))
+    def verified(entry: SavedCheckpoint) -> Callable[[], RestoredCheckpoint]:
+        pieces, of_rank = _needed(wanted, entry, strict), _of_rank(entry, str(rank))
+        nested = state_tree.merged(state_tree.only(rest_of(entry), tensors), rest)
+
+        def filled() -> RestoredCheckpoint:
+            _fill(wanted, pieces)
+            return RestoredCheckpoint(entry.step, entry.path, state_tree.unflatten(tensors, nested), entry.manifest.data_position, of_rank, tuple(skipped))
+
+        return filled
 
     home = directory_of(directory)
-    found = newest_usable(home, at_most, skipped, use)
-    if found is not None:
-        save_attempts.take_back(home, rank, found.step)
+    together = any(map(distributed_tensor.is_part, tensors.values())) if agree is None else agree
+    fill = (_newest_of_all if together else newest_usable)(home, at_most, skipped, verified)
+    if fill is None:
+        return None
+    found = fill()
+    save_attempts.take_back(home, rank, found.step)
     return found
+
+
+def _newest_of_all(home: StoragePath, at_most: int | None, skipped: list[SkippedCheckpoint], use: Callable[[SavedCheckpoint], _Loaded]) -> _Loaded | None:
+    """As `newest_usable`: the newest one for which `use` raises on no rank. All ranks call it."""
+    from . import rank_agreement
+
+    if not rank_agreement.is_distributed():
+        return newest_usable(home, at_most, skipped, use)
+    for _ in range(_LISTINGS):
+        skipped.clear()
+        listed = _on_all_ranks(lambda: (_listed(home), list(candidates(home, at_most, skipped))))
+        found = {entry.step: entry for entry in listed[1]}
+        while (step := rank_agreement.agreed_step(sorted(found, reverse=True), _TOLD)) >= 0:
+            for newer in sorted((each for each in found if each > step), reverse=True):
+                skip(skipped, found.pop(newer).path, "not all ranks have it")
+            used = _used_by_all(found.pop(step), skipped, use)
+            if used is not None:
+                return used
+        if rank_agreement.on_all(_on_all_ranks(lambda: _listed(home)) == listed[0]):
+            break
+    return None
+
+
+def _used_by_all(entry: SavedCheckpoint, skipped: list[SkippedCheckpoint], use: Callable[[SavedCheckpoint], _Loaded]) -> _Loaded | None:
+    from . import rank_agreement
+
+    def attempt() -> _Loaded | None:
+        try:
+            return use(entry)
+        except _UNREADABLE as error:
+            _require_answer(entry.path, error)
+            skip(skipped, entry.path, str(error))
+            return None
+
+    used = _on_all_ranks(attempt)
+    if rank_agreement.on_all(used is not None):
+        return used
+    if used is not None:
+        skip(skipped, entry.path, "another rank cannot use it")
+    return None
+
+
+def _on_all_ranks(work: Callable[[], _Loaded]) -> _Loaded:
+    """What `work` returns here. Where it raises on one rank it raises on all: they would wait for that one without end."""
+    from . import rank_agreement
+
+    error: Exception | None = None
+    done: list[_Loaded] = []
+    try:
+        done.append(work())
+    except Exception as raised:  # noqa: BLE001 - the other ranks hear of it first
+        error = raised
+    if rank_agreement.on_all(error is None):
+        return done[0]
+    is_of_configuration = not rank_agreement.on_all(not isinstance(error, ConfigError))
+    if error is not None:
+        raise error
+    told = "no checkpoint is loaded, since another rank cannot go on; what it has raised says why"
+    raise ConfigError(told) if is_of_configuration else OSError(errno.EIO, told)
 
 
 def candidates(home: StoragePath, at_most: int | None, skipped: list[SkippedCheckpoint]) -> Iterator[SavedCheckpoint]:
@@ -163,16 +236,24 @@ def skip(skipped: list[SkippedCheckpoint], path: StoragePath, reason: str) -> No
     skipped.append(SkippedCheckpoint(path, reason))
 
 
-def _fill(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: bool) -> None:
-    import torch
+_Piece = tuple[str, ManifestTensor, TensorPiece, "Tensor"]
 
+
+def _needed(wanted: Mapping[str, LocalTensor], entry: SavedCheckpoint, strict: bool) -> list[_Piece]:
+    """What fills these tensors, read and verified."""
     if entry.manifest.version > 1:
         _require_same_model(wanted, entry.manifest.tensors, entry.path, strict)
     found = list(pieces_of(entry, lambda name, region: wanted[name].region.overlap(region) if name in wanted else None))
     if entry.manifest.version == 1:
         _require_same_model(wanted, {name: each for name, each, _, _ in found}, entry.path, strict)
+    return found
+
+
+def _fill(wanted: Mapping[str, LocalTensor], pieces: Sequence[_Piece]) -> None:
+    import torch
+
     with torch.no_grad():
-        for name, _, piece, part in found:
+        for name, _, piece, part in pieces:
             if name in wanted:
                 copy_region(part, piece.region, wanted[name].tensor, wanted[name].region)
 

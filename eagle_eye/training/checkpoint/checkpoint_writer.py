@@ -24,7 +24,7 @@ from eagle_eye.training.thread_map import thread_map
 
 from . import checkpoint_directory, distributed_tensor, save_attempts, shard_file
 from . import manifest as manifests
-from .checkpoint_directory import directory_of, step_number
+from .checkpoint_directory import KEPT, directory_of, step_number
 from .distributed_tensor import LocalTensor
 from .manifest import DATA, Manifest, ManifestTensor, ShardFile, TensorPiece
 from .part_merge import merged
@@ -52,6 +52,8 @@ class PreparedCheckpoint:
     rank: int = 0
     run: str = ""
     """What the parts of all ranks have in common, and no other save has (save_attempts)."""
+    keep: int = KEPT
+    """Newest checkpoints that are kept, besides the newest finite one."""
 
     @property
     def step(self) -> int:
@@ -64,10 +66,11 @@ class PreparedCheckpoint:
         return sum(tensor.numel() * tensor.element_size() for shard in self.shards for tensor in shard.values())
 
 
-def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None) -> StoragePath | None:
+def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, data_position: Any = None, keep: int = KEPT) -> StoragePath | None:
     """Write `state` (tensors, numbers, texts, None, in dicts, lists and tuples) as the checkpoint of `step`.
 
-    One rank calls this. `directory`: a path, or a URL such as s3://bucket/prefix. `data_position`: where the job reads on in its data, anything that JSON holds. Returns the manifest's path; or
+    One rank calls this. `directory`: a path, or a URL such as s3://bucket/prefix. `data_position`: where the job reads on in its data, anything that JSON holds. `keep`: so many of the
+    newest checkpoints stay in the directory, and the newest finite one; older ones are deleted. Returns the manifest's path; or
     None if storage refused it, whatever its error: older checkpoints are untouched then, the launcher is told (event
     `checkpoint.failed`), and the same bytes are tried again in the background, after 1, 2, 4, … 60 s, until they are written or the
     next `save` begins. Where such an attempt hangs, since the storage does not answer, this one is left out after WAIT_S, told in the
@@ -75,10 +78,10 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
     Raises TypeError for what cannot be stored without pickle, TypeError or ValueError for whatever else is wrong with state, step or position: what is
     written, every reader takes.
     """
-    step = step_number(step)
+    step, keep = step_number(step), _kept(keep)
     with _retry.turn(WAIT_S) as free:
         if free:
-            return _retry.save(prepare(state, step, directory, data_position=data_position))
+            return _retry.save(replace(prepare(state, step, directory, data_position=data_position), keep=keep))
     leave_out(step, directory)
     return None
 
@@ -98,6 +101,7 @@ def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike
 def save_shard(
     state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None, *, rank: int | None = None, world_size: int | None = None,
     run: str = "", writes_whole: bool | None = None, per_rank: dict[str, Any] | None = None, layout: Mapping[str, int] | None = None, data_position: Any = None,
+    keep: int = KEPT,
 ) -> StoragePath | None:  # fmt: skip
     """Every rank calls this with its own part of the state; the last one of them makes the checkpoint visible. As `save` otherwise.
 
@@ -112,7 +116,7 @@ def save_shard(
     checkpoint's manifest, or this rank's. Shards that do not fit together (two
     shapes of one tensor, a region that nobody wrote, or two ranks differently) are told as a checkpoint that failed.
     """
-    step = step_number(step)
+    step, keep = step_number(step), _kept(keep)
     rank = int(os.environ.get("RANK") or 0) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE") or 1) if world_size is None else world_size
     if not 0 <= rank < world_size:
@@ -124,9 +128,15 @@ def save_shard(
                 state, step, directory, rank=rank, world_size=world_size, first=rank == 0 if writes_whole is None else writes_whole, per_rank=per_rank,
                 layout=layout, data_position=data_position,
             )  # fmt: skip
-            return _retry.save(replace(prepared, run=run))
+            return _retry.save(replace(prepared, run=run, keep=keep))
     leave_out(step, directory)
     return None
+
+
+def _kept(keep: object) -> int:
+    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
+        raise ValueError(f"keep={keep!r}: give how many of the newest checkpoints stay, 1 or more")
+    return keep
 
 
 def prepare(
@@ -233,10 +243,10 @@ def _write(prepared: PreparedCheckpoint) -> StoragePath:
     path, manifest = put(prepared)
     home = prepared.home
     if manifest.world_size == 1:
-        published(path, manifest)
+        published(path, manifest, prepared.keep)
         return path
     try:
-        return publish(home, [home / each for each in _part_names(prepared)]) or path
+        return publish(home, [home / each for each in _part_names(prepared)], prepared.keep) or path
     except ValueError as error:
         reason = f"the shards of its ranks make no checkpoint: {error}"
         _log.error("no checkpoint of step %d in %s: %s", prepared.step, home, reason)
@@ -250,22 +260,49 @@ def put(prepared: PreparedCheckpoint) -> tuple[StoragePath, Manifest]:
     home.mkdir(parents=True, exist_ok=True)
     if several:
         save_attempts.delete_earlier(home, prepared.step, prepared.run)
-    files: list[ShardFile] = []
+    manifest = replace(prepared.manifest, shards=tuple(_write_shards(prepared)))
+    path = home / (_part_names(prepared)[prepared.rank] if several else checkpoint_directory.manifest_name(prepared.step))
     try:
-        for tensors in prepared.shards:
-            name = checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank)
-            files.append(shard_file.write(home / name, tensors, prepared.rank, sum_each=several))
-        manifest = replace(prepared.manifest, shards=tuple(files))
-        path = home / (_part_names(prepared)[prepared.rank] if several else checkpoint_directory.manifest_name(prepared.step))
         object_path.put(path, manifests.encode(manifest, part=several))
     except OSError:
-        for file in files:
-            with contextlib.suppress(OSError):
-                (home / file.name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
+        _take_back(prepared, path, [shard.name for shard in manifest.shards])
         raise
     if several:
         save_attempts.written(home, prepared.rank, prepared.step, path)
     return path, manifest
+
+
+def _write_shards(prepared: PreparedCheckpoint) -> list[ShardFile]:
+    """Raises OSError, and then leaves nothing behind."""
+    home, several, names, files = prepared.home, prepared.manifest.world_size > 1, list[str](), list[ShardFile]()
+    try:
+        for tensors in prepared.shards:
+            names.append(checkpoint_directory.new_shard_name(prepared.step, prepared.manifest.epoch, prepared.rank))
+            files.append(shard_file.write(home / names[-1], tensors, prepared.rank, sum_each=several))
+    except OSError:
+        _delete_shards(home, names)  # no manifest would ever name them, and there is no room
+        raise
+    return files
+
+
+def _take_back(prepared: PreparedCheckpoint, path: StoragePath, shards: Sequence[str]) -> None:
+    """Delete the shards of a manifest that storage refused, unless it may be there: the renaming was done before the error, or the request was before its answer was lost.
+
+    A part that is gone was put together with the others, or never there: the manifest of all of them says which. An object store may still be about to put it. What is left over
+    goes with the next sweep.
+    """
+    several = prepared.manifest.world_size > 1
+    whole_path = prepared.home / checkpoint_directory.manifest_name(prepared.step)
+    if isinstance(path, ObjectPath) or not manifests.is_without(path, shards, part=several):
+        return
+    if not several or manifests.is_without(whole_path, shards):
+        _delete_shards(prepared.home, shards)
+
+
+def _delete_shards(home: StoragePath, shards: Sequence[str]) -> None:
+    for name in shards:
+        with contextlib.suppress(OSError):
+            (home / name).unlink(missing_ok=True)
 
 
 def _part_names(prepared: PreparedCheckpoint) -> list[str]:
@@ -273,7 +310,7 @@ def _part_names(prepared: PreparedCheckpoint) -> list[str]:
     return [checkpoint_directory.part_name(prepared.step, prepared.run, rank, size) for rank in range(size)]
 
 
-def publish(home: StoragePath, paths: Sequence[StoragePath]) -> StoragePath | None:
+def publish(home: StoragePath, paths: Sequence[StoragePath], keep: int = KEPT) -> StoragePath | None:
     """Make the manifest of the whole checkpoint if the parts of all ranks are there: two ranks that both find them write the same. None: they are not.
 
     Raises ValueError for parts that are damaged or do not fit together; OSError.
@@ -290,7 +327,7 @@ def publish(home: StoragePath, paths: Sequence[StoragePath]) -> StoragePath | No
     path = home / checkpoint_directory.manifest_name(manifest.step)
     object_path.put(path, manifests.encode(manifest))
     thread_map(_delete, paths, threads)
-    published(path, manifest)
+    published(path, manifest, keep)
     return path
 
 
@@ -299,10 +336,10 @@ def _delete(part: StoragePath) -> None:
         part.unlink(missing_ok=True)
 
 
-def published(path: StoragePath, manifest: Manifest) -> None:
+def published(path: StoragePath, manifest: Manifest, keep: int = KEPT) -> None:
     """The checkpoint is visible: what is too old goes, and the launcher hears of it."""
     try:
-        checkpoint_directory.prune(path.parent, published=path)
+        checkpoint_directory.prune(path.parent, keep, published=path)
     except OSError as error:
         _log.warning("older checkpoints in %s could not be deleted: %s", path.parent, error)
     _tell_launcher("checkpoint", step=manifest.step, path=str(path), finite=manifest.finite, epoch=manifest.epoch)

@@ -49,16 +49,17 @@ def read_torch_save(path: Path) -> dict[str, Any]:
 
 
 def read_dcp(directory: Path) -> dict[str, Any]:
-    """The state in a directory of DCP, tensors of all ranks whole. Keys are text, as DCP has them. Raises ConfigError for what it cannot read; OSError."""
+    """The state in a directory of DCP, tensors of all ranks whole. Keys are text, as DCP has them, but for the numbers of an optimizer's parameters. Raises ConfigError for what it cannot read; OSError."""
     try:
         metadata = _read_metadata(directory / DCP_METADATA)
-        state: dict[str, Any] = {}
+        state: dict[str | int, Any] = {}
         for name, described in metadata.state_dict_metadata.items():
             value = _tensor(directory, metadata, name, described) if isinstance(described, _dcp().TensorStorageMetadata) else _item(directory, metadata, name, None)
-            _place(state, tuple(map(str, (metadata.planner_data or {}).get(name, (name,)))), value)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError) as error:
+            _place(state, (metadata.planner_data or {}).get(name, (name,)), value)
+        nested: dict[str, Any] = _nested(state)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(f"{directory} is no checkpoint of torch.distributed.checkpoint that holds tensors and plain values alone: {_first_line(error)}") from error
-    return state
+    return nested
 
 
 def _dcp() -> Any:
@@ -118,10 +119,30 @@ def _item(directory: Path, metadata: Any, name: str, offsets: Any) -> Any:
         return torch.load(io.BytesIO(file.read(found.length)), map_location="cpu", weights_only=True)
 
 
-def _place(state: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
+def _place(state: dict[str | int, Any], keys: tuple[str | int, ...], value: Any) -> None:
     for key in keys[:-1]:
         state = state.setdefault(key, {})
     state[keys[-1]] = value
+
+
+def _nested(value: Any) -> Any:
+    """With lists again where DCP names places by number (it makes text of a dict's keys), and an optimizer's parameters by their numbers, as its load_state_dict wants them."""
+    if not isinstance(value, dict):
+        return value
+    items = {key: _nested(each) for key, each in value.items()}
+    if items and all(isinstance(key, int) for key in items):
+        if sorted(items) != list(range(len(items))):
+            raise ValueError(f"of a list of {max(items) + 1} there are {len(items)}")
+        return [items[place] for place in range(len(items))]
+    return _numbered(items)
+
+
+def _numbered(items: dict[Any, Any]) -> dict[Any, Any]:
+    state, groups = items.get("state", {}), items.get("param_groups")  # DCP leaves empty dicts out
+    if not isinstance(state, dict) or not isinstance(groups, list) or not all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups):
+        return items
+    numbers = {str(each): each for group in groups for each in group["params"] if isinstance(each, int)}
+    return {**items, "state": {numbers.get(key, key): each for key, each in state.items()}}
 
 
 def store(state: dict[str, Any], step: int, directory: StoragePath) -> StoragePath:
@@ -162,13 +183,30 @@ def _write_new(target: Path, write: Callable[[IO[bytes]], None]) -> None:
 def write_dcp(entry: SavedCheckpoint, target: Path) -> None:
     """All of a checkpoint's state as a directory of DCP. Raises ConfigError where the directory has something in it; UnusableCheckpoint, OSError."""
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
 
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"{target} is not empty: give another directory")
     state = load_whole(entry)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no process group, which is as it is meant
-        dcp.save(state, checkpoint_id=target, no_dist=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no process group, which is as it is meant
+            dcp.save(state, checkpoint_id=target, no_dist=True)
+    except (CheckpointException, ValueError) as error:
+        raise ConfigError(f"torch.distributed.checkpoint does not take the state of {entry.path}: {_cause(error)}; convert it with --to torch, or rename the keys") from error
+
+
+def _cause(error: BaseException) -> str:
+    """CheckpointException has the traceback of each rank in its text."""
+    failures = getattr(error, "failures", None)
+    return _first_line(next(iter(failures.values()))[0] if failures else error)
+
+
+def left_out(entry: SavedCheckpoint) -> str:
+    """What of a checkpoint is no part of its state, and so in no other format; '' if that is nothing."""
+    manifest = entry.manifest
+    parts = [*(["its data position"] if manifest.data_position is not None else []), *(["what each rank alone had (per_rank)"] if manifest.ranks else [])]
+    return " and ".join(parts)
 
 
 def _first_line(error: BaseException) -> str:

@@ -45,6 +45,11 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor | LocalTensor | LocalTensors)
 
 
+def is_part(value: object) -> bool:
+    """Whether each rank has a part of its own of it."""
+    return isinstance(value, LocalTensor) or _is_dtensor(value)
+
+
 def parts_of(tensor: "Tensor | LocalTensor | LocalTensors", *, first: bool, name: str) -> tuple[LocalTensor, ...]:
     """As `local`, of however many regions."""
     parts = tensor.parts if isinstance(tensor, LocalTensors) else (local(tensor, first=first, name=name),)
@@ -67,11 +72,33 @@ def local(tensor: "Tensor | LocalTensor | LocalTensors", *, first: bool, name: s
 
 
 def _require_dense(tensor: "Tensor", name: str) -> None:
+    """Raises TypeError, naming the tensor, for one that has no elements of its own in memory: what lies behind its address is read without asking torch."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         kind = "it has no data (device meta): give it some first" if tensor.is_meta else "it is sparse or quantized: convert it first (to_dense, dequantize)"
         raise TypeError(f"a checkpoint cannot hold the tensor {name!r}: {kind}")
+    if _wraps_others(tensor):
+        raise TypeError(f"a checkpoint cannot hold the tensor {name!r}: a {type(tensor).__name__} wraps other tensors; save those, or what it stands for (dequantize, full_tensor)")
+    if tensor.numel() and tensor.untyped_storage().nbytes() < _end_in_storage(tensor):
+        raise TypeError(f"a checkpoint cannot hold the tensor {name!r}: the memory of its elements was freed (resize_, as FSDP does between uses): gather it first")
+
+
+def _wraps_others(tensor: "Tensor") -> bool:
+    """Whether it is of a subclass that has its elements elsewhere (torchao's quantized weights)."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # there is no memory behind it, and it does not say which tensors it wraps
+        return True
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def _end_in_storage(tensor: "Tensor") -> int:
+    """The byte behind its last element."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * int(tensor.element_size())
 
 
 def require_writable(tensor: "Tensor", name: str) -> None:
@@ -104,7 +131,7 @@ def _overlaps_itself(tensor: "Tensor") -> bool:
         places = (places[:, None] + torch.arange(length) * stride).reshape(-1)
     return bool(torch.unique(places).numel() < places.numel())
 
-def _is_dtensor(tensor: "Tensor") -> bool:
+def _is_dtensor(tensor: object) -> bool:
     module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported it
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -113,7 +140,8 @@ def _shard(tensor: Any, name: str) -> LocalTensor:
     if any(placement.is_partial() for placement in tensor.placements):
         raise TypeError(f"a checkpoint cannot hold {name!r}: its ranks have summands of it; reduce it first (full_tensor, or redistribute)")
     regions = [Region(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.__create_chunk_list__()]
-    part = tensor.to_local().detach()
+    part = tensor.to_local()
+    part = part.trigger_wait().detach() if hasattr(part, "trigger_wait") else part.detach()  # of a collective that is still under way
     _require_dense(part, name)
     if len(regions) > 1:
         raise TypeError(f"a checkpoint cannot hold {name!r}: this rank has {len(regions)} regions of it; redistribute it so that each has one")

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,17 @@ def read(path: StoragePath, *, part: bool = False) -> Manifest:
     return decode(data, path, part=part)
 
 
+def is_without(path: StoragePath, shards: Iterable[str], *, part: bool = False) -> bool:
+    """Whether the manifest of this path surely names none of these files: there is none, or it has others. On any doubt it is not. part: as in `read`."""
+    try:
+        named = {shard.name for shard in read(path, part=part).shards}
+    except FileNotFoundError:
+        return True
+    except (OSError, UnusableCheckpoint):
+        return False
+    return named.isdisjoint(shards)
+
+
 def decode(data: bytes, path: StoragePath, *, part: bool = False) -> Manifest:
     """As `read`; `path` is named in what is raised."""
     try:
@@ -220,6 +231,9 @@ def _refuse_constant(name: str) -> Any:
 
 def _of_version_1(plain: dict[str, Any]) -> Manifest:
     name = Path(plain["data"]).name  # whatever folder it names: only the one of the manifest is read
+    if not name.isprintable():
+        raise ValueError(f"the shard {name!r} is no name of a file")
+    _require_nested(plain.get("rest"))
     shard = ShardFile(name, int(plain["bytes"]), int(plain["crc32"]))
     return Manifest(
         step=int(plain["step"]), epoch=int(plain["epoch"]), finite=bool(plain["finite"]), saved=float(plain.get("saved", 0.0)), shards=(shard,),
@@ -236,6 +250,7 @@ def _checked(plain: dict[str, Any], part: bool) -> Manifest:
         for name, tensor in tensors.items():
             require_whole(name, tensor)
     rest, ranks = _dict(plain, "rest"), _dict(plain, "ranks")
+    _require_nested(rest, ranks)
     if not part:
         _require_all_tensors(tensors, rest, ranks)
     if not isinstance(plain["finite"], bool):
@@ -245,6 +260,22 @@ def _checked(plain: dict[str, Any], part: bool) -> Manifest:
         rest=rest, world_size=_count(plain, "world_size"), layout={name: _whole_number(size, f"layout {name!r}") for name, size in _dict(plain, "layout").items()},
         data_position=plain["data_position"], ranks=ranks,
     )  # fmt: skip
+
+
+class _AnyTensor(dict[str, None]):
+    """Stands for the tensors of a state of which only the nesting is looked at."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+def _require_nested(*states: Any) -> None:
+    """Raises ValueError where no state can be made of it again: who lists checkpoints says so then, not only who loads them."""
+    for state in states:
+        try:
+            state_tree.unflatten(_AnyTensor(), state)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"it does not say how its state is nested: {error}") from error
 
 
 def _require_all_tensors(tensors: Mapping[str, ManifestTensor], rest: Mapping[str, Any], ranks: Mapping[str, Any]) -> None:
@@ -276,15 +307,20 @@ def _shard(plain: Any) -> ShardFile:
 
 def _chunk_sums(plain: Mapping[str, Any], shard: ShardFile) -> ChunkSums:
     size, crc32 = _count(plain, "chunk_bytes"), tuple(int(each, 16) for each in _list(plain, "chunk_crc32"))
-    sizes = [min(size, shard.bytes - begin) for begin in range(0, shard.bytes, size)] if size >= min(shard.bytes, FEWEST_CHUNK_BYTES) > 0 else []
-    if len(crc32) != len(sizes) or crc32_sums.joined(zip(crc32, sizes, strict=True)) != shard.crc32:
+    chunks = -(-shard.bytes // size) if size >= min(shard.bytes, FEWEST_CHUNK_BYTES) > 0 else 0
+    fits = len(crc32) == chunks  # first of all: a few bytes may claim more chunks than memory holds
+    if not fits or crc32_sums.joined(zip(crc32, _chunk_sizes(shard.bytes, size), strict=True)) != shard.crc32:
         raise ValueError(f"the sums of the chunks of {shard.name} do not fit its digest")
     return ChunkSums(size, crc32)
 
 
+def _chunk_sizes(whole: int, size: int) -> Iterator[int]:
+    return (min(size, whole - begin) for begin in range(0, whole, size)) if size else iter(())
+
+
 def is_plain_name(name: str) -> bool:
-    """Whether it is the name of a shard in the same folder: it leads nowhere else, and is not hidden."""
-    return name.endswith(DATA) and not name.startswith(".") and not any(each in name for each in "/\\\0") and len(name.encode(errors="replace")) < 256
+    """Whether it is the name of a shard in the same folder: it leads nowhere else, is not hidden, and moves no terminal that shows it."""
+    return name.endswith(DATA) and not name.startswith(".") and name.isprintable() and not any(each in name for each in "/\\") and len(name.encode(errors="replace")) < 256
 
 
 def _tensor(name: str, plain: Any, shards: int) -> ManifestTensor:

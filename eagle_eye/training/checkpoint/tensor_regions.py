@@ -104,11 +104,13 @@ def _touch(first: Region, second: Region) -> int | None:
 
 
 def _twice(regions: Sequence[Region]) -> Region | None:
-    """What two of them hold. Only those that overlap in dimension 0 are compared: a cut along it costs one comparison per region."""
+    """What two of them hold. Only those that overlap in the dimension that is cut most are compared: whichever that is, a cut along it costs one comparison per region."""
+    held = [each for each in regions if each.size]
+    along = max(range(len(held[0].offsets)) if held else (), key=lambda dimension: len({each.offsets[dimension] for each in held}), default=None)
     reach: list[Region] = []
-    for region in sorted((each for each in regions if each.size), key=lambda each: each.offsets):
-        start = region.offsets[0] if region.offsets else 0
-        reach = [each for each in reach if not each.offsets or each.offsets[0] + each.shape[0] > start]
+    for region in sorted(held, key=lambda each: (each.offsets[along] if along is not None else 0, each.offsets)):
+        if along is not None:  # else they are scalars
+            reach = [each for each in reach if each.offsets[along] + each.shape[along] > region.offsets[along]]
         for each in reach:
             if (common := region.overlap(each)) is not None:
                 return common

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -260,3 +261,32 @@ def test_status_shows_what_is_safe_of_jobs_that_run_and_what_keeps_it_from_being
     [told] = map(json.loads, typed("status", "--json", "--job", "team/over/1", "--state-dir", ledger_path.parent).output.splitlines())
     assert (told["job"], told["tiers"]["memory"]["step"]) == ("team/over/1", 120)
     assert "is the name right" in typed("status", "--job", "team/none/1", "--state-dir", ledger_path.parent).output
+
+
+def rewritten(path: Path, change: Callable[[dict[str, object]], object]) -> None:
+    """A manifest as a stranger would seal it."""
+    text = path.read_text()
+    plain = json.loads(text[: text.rindex(', "manifest_crc32"')] + "}")
+    change(plain)
+    text = json.dumps(plain)
+    path.write_text(f'{text[:-1]}, "manifest_crc32": {zlib.crc32(text.encode())}}}')
+
+
+@pytest.mark.parametrize("rest", [{"$float": "abc"}, {"$items": 7}, {"$tuple": 5}])
+def test_a_state_that_cannot_be_put_together_is_neither_whole_nor_the_newest(home: Path, rest: dict[str, object]) -> None:
+    rewritten(home / "step-000000000030.json", lambda plain: plain["rest"].update(more=rest))  # type: ignore[attr-defined]
+    listed, verified = typed("ls", home), typed("verify", home)
+    assert "the newest that can be loaded: step 20," in listed.output
+    assert (verified.exit_code, "does not say how its state is nested" in verified.output) == (1, True)
+    for words in (("show", home, "--step", 30), ("convert", home, home / "model.pt", "--to", "torch", "--step", 30)):
+        refused = typed(*words)
+        assert (refused.exit_code, "does not say how its state is nested" in refused.output) == (1, True), refused.output
+
+
+def test_names_in_a_manifest_do_not_move_the_terminal(home: Path) -> None:
+    rewritten(home / "step-000000000030.json", lambda plain: plain.update(layout={"dp\x1b[2J": 2}))
+    shown = typed("show", home)
+    assert (shown.exit_code, "\x1b" in shown.output, "dp" in shown.output) == (0, False, True)
+    rewritten(home / "step-000000000030.json", lambda plain: plain["shards"][0].update(file="step-\x1b]0;x\x07.safetensors"))  # type: ignore[index]
+    refused = typed("show", home, "--step", 30)
+    assert (refused.exit_code, "\x1b" in refused.output, "is no name of a .safetensors file" in refused.output) == (1, False, True)

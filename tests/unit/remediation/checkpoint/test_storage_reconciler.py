@@ -12,7 +12,7 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from eagle_eye.training import checkpoint
+from eagle_eye.training import atomic_file, checkpoint
 from eagle_eye.training.checkpoint import checkpoint_directory, storage_restore
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.memory_segment import MemorySegment
@@ -181,6 +181,19 @@ def test_of_a_state_that_all_ranks_have_alike_one_is_stored(node: Callable[..., 
     assert same(found.state, state_of(0, 3))
 
 
+@pytest.mark.parametrize("put", [lambda tensor: tensor[:1].expand(tensor.shape), lambda tensor: tensor.clone()])
+def test_a_template_that_cannot_be_filled_is_passed_over_before_anything_is_changed(node: Callable[..., Node], put: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    ours = node()
+    ours.store(1)
+    template = state_of(0, 0)
+    template["model"][-1] = put(template["model"][-1])
+    before = [tensor.clone() for tensor in template["model"]]
+    found = ours.load_into(template)
+    can_be_filled = template["model"][-1].is_contiguous()
+    assert (found is not None) == can_be_filled
+    assert can_be_filled or all(map(torch.equal, before, template["model"]))
+
+
 def test_what_a_template_lacks_is_new_and_another_shape_or_a_flipped_bit_is_passed_over_for_an_older_step(node: Callable[..., Node]) -> None:
     ours = node()
     for step in (1, 2):
@@ -293,6 +306,19 @@ def test_what_storage_refuses_is_told_once_tried_again_later_and_stored_in_the_e
         refuse(patched, number)
         ours.store(8)
     assert [refusal.step for refusal in ours.refused] == [5, 8], "another time is told again"
+
+
+def test_a_part_that_became_visible_before_the_error_keeps_its_shard(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsynced(folder: Path) -> None:
+        if any(path.suffix != ".safetensors" for path in folder.iterdir()):
+            raise OSError(errno.EIO, "Input/output error")
+
+    ours = node(1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic_file, "_fsync_directory", unsynced)
+        ours.store(5)
+    assert [refusal.failure.errno for refusal in ours.refused] == ["EIO"]
+    assert sorted(path.suffix == ".safetensors" for path in ours.home.iterdir()) == [False, True]
 
 
 def test_one_that_is_refused_gives_way_to_a_newer_one_once_that_is_taken(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,3 +144,55 @@ def test_a_tensor_of_dcp_of_which_a_part_is_missing_is_refused(tmp_path: Path) -
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Metadata({"x": described}, None, {})))
     refused = convert(tmp_path, tmp_path / "ours", "--step", 1)
     assert (refused.exit_code, "tensor 'x' is not whole: 0 of 4 elements" in refused.output) == (1, True)
+
+
+def test_an_optimizer_of_dcp_has_its_lists_and_numbers_again(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}])
+    plain = torch.optim.SGD(model.parameters(), lr=0.5)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state = {"optimizer": optimizer.state_dict(), "plain": plain.state_dict(), "pairs": [[torch.ones(1), 2], {"7": torch.zeros(1)}], "state": {"0": 1}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert convert(tmp_path / "dcp", tmp_path / "ours", "--step", 8).exit_code == 0
+    found = checkpoint.load(tmp_path / "ours", at_most=-1)
+    assert found is not None
+    assert same(found[0]["pairs"][0][0], torch.ones(1))
+    assert (found[0]["pairs"][0][1], found[0]["pairs"][1].keys(), found[0]["state"]) == (2, {"7"}, {"0": 1})
+    fresh = torch.optim.AdamW([{"params": [model.weight]}, {"params": [model.bias]}])
+    fresh.load_state_dict(found[0]["optimizer"])
+    assert same(fresh.state_dict()["state"], optimizer.state_dict()["state"])
+    assert [group["lr"] for group in fresh.param_groups] == [0.1, 0.001]
+    plain.load_state_dict(found[0]["plain"])
+
+
+def test_a_list_of_dcp_with_a_gap_is_refused(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save({"x": [torch.ones(1), torch.ones(1)]}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    path = tmp_path / "dcp/.metadata"
+    metadata = pickle.loads(path.read_bytes())
+    metadata.planner_data["x.1"] = ("x", 5)
+    path.write_bytes(pickle.dumps(metadata))
+    refused = convert(tmp_path / "dcp", tmp_path / "ours", "--step", 1)
+    assert (refused.exit_code, "of a list of 6 there are 2" in refused.output) == (1, True), refused.output
+
+
+def test_keys_that_dcp_cannot_tell_apart_are_one_line(tmp_path: Path) -> None:
+    checkpoint.save({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}}, 1, tmp_path / "ours")
+    refused = convert(tmp_path / "ours", tmp_path / "dcp", "--to", "dcp")
+    assert refused.exit_code == 1
+    assert "does not take the state" in refused.output
+    assert "duplicated flatten key a.b; convert it with --to torch, or rename the keys" in refused.output
+    assert convert(tmp_path / "ours", tmp_path / "model.pt", "--to", "torch").exit_code == 0, "twin"
+
+
+def test_what_is_no_part_of_the_state_is_said_to_be_left_out(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    checkpoint.save({"x": torch.ones(1)}, 1, ours)
+    assert "not in it" not in convert(ours, tmp_path / "one.pt", "--to", "torch").output, "twin"
+    checkpoint.save_shard({"x": torch.ones(1)}, 2, ours, rank=0, world_size=1, per_rank={"rng": 5}, data_position={"sample": 7})
+    for kind in ("torch", "dcp"):
+        assert "not in it: its data position and what each rank alone had (per_rank)" in convert(ours, tmp_path / kind, "--to", kind).output

@@ -65,3 +65,54 @@ def test_of_ranks_that_hold_the_same_shard_the_first_writes_it_and_summands_are_
             summands = DTensor.from_local(torch.ones(5, 3), on, [Partial(), Shard(0)], run_check=False)
             with pytest.raises(TypeError, match="'w': its ranks have summands of it"):
                 distributed_tensor.local(summands, first=True, name="w")
+
+
+class Wrapper(torch.Tensor):
+    """As torchao's quantized weights: its elements are in another tensor."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "Wrapper":
+        made: Wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: object, types: object, given: tuple[object, ...] = (), named: object = None) -> torch.Tensor:
+        return cls(given[0].inner)  # type: ignore[attr-defined]
+
+
+class Flattened(Wrapper):
+    """One that says which tensors it wraps."""
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: object) -> "Flattened":
+        return Flattened(inner["inner"])
+
+
+class Named(torch.Tensor):
+    """A subclass that has elements of its own."""
+
+
+@pytest.mark.parametrize("kind", [Wrapper, Flattened])
+def test_a_tensor_that_wraps_others_is_refused_by_name(tmp_path: Path, kind: type[Wrapper]) -> None:
+    for use in (lambda state: checkpoint.save(state, 1, tmp_path), lambda state: checkpoint.restore(state, tmp_path)):
+        with pytest.raises(TypeError, match=rf"the tensor 'state\.w': a {kind.__name__} wraps other tensors"):
+            use({"w": kind(torch.ones(3))})
+    assert not list(tmp_path.iterdir())
+    assert checkpoint.save({"w": torch.ones(3).as_subclass(Named), "p": torch.nn.Parameter(torch.ones(2))}, 1, tmp_path) is not None, "twin"
+
+
+def test_a_tensor_whose_memory_was_freed_is_refused_by_name(tmp_path: Path) -> None:
+    freed = torch.ones(1000)
+    view = freed.view(10, 100)[3:, ::2]
+    checkpoint.save({"w": view, "none": torch.empty(0, 3)}, 1, tmp_path)
+    freed.untyped_storage().resize_(0)
+    for use in (lambda: checkpoint.save({"w": freed}, 2, tmp_path), lambda: checkpoint.save({"w": view}, 2, tmp_path), lambda: checkpoint.restore({"w": view}, tmp_path, strict=False)):
+        with pytest.raises(TypeError, match=r"the tensor 'state\.w': the memory of its elements was freed"):
+            use()
+    assert [entry.step for entry in checkpoint.entries(tmp_path)] == [1]

@@ -62,7 +62,7 @@ def put(*path: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-@pytest.mark.parametrize("name", ["../a.safetensors", "/etc/a.safetensors", "x/a.safetensors", "..\\a.safetensors", "a\0.safetensors", ".a.safetensors", "", "a", "a.pt", 5, None, "x" * 250 + ".safetensors"])
+@pytest.mark.parametrize("name", ["../a.safetensors", "/etc/a.safetensors", "x/a.safetensors", "..\\a.safetensors", "a\0.safetensors", ".a.safetensors", "a\x1b[31m.safetensors", "a\n.safetensors", "a\u202e.safetensors", "", "a", "a.pt", 5, None, "x" * 250 + ".safetensors"])
 def test_a_shard_is_a_plain_name_in_the_folder_of_the_manifest(name: object) -> None:
     with pytest.raises(UnusableCheckpoint, match=r"is no name of a \.safetensors file in the folder") as raised:
         manifests.decode(changed(put("shards", 0, "file", name)), PATH)
@@ -86,7 +86,9 @@ def test_a_shard_is_a_plain_name_in_the_folder_of_the_manifest(name: object) -> 
         (put("shards", 0, "digest", "crc32:xxxxxxxx"), "no whole manifest"), (put("shards", 0, "digest", 7), "digest 7"), (put("shards", 0, "bytes", -1), "'bytes' is -1"),
         (put("finite", 1), "neither true nor false"), (put("saved", "now"), "no time"), (put("rest", []), "'rest' is no JSON object"),
         (put("rest", "w", {"$tensor": "state.v"}), "refers to the tensor 'state.v', which no rank wrote"), (put("ranks", "1", [{"$tensor": "x"}]), "refers to the tensor 'x'"),
-        (put("shards", 0, "tensor_crc32", []), "'tensor_crc32' is no JSON object"), (put("shards", 0, "tensor_crc32", {"state.w": "x"}), "no whole manifest"),
+        (put("rest", "w", {"$float": "abc"}), "does not say how its state is nested: could not convert"), (put("rest", "w", {"$items": 7}), "does not say how its state is nested"),
+        (put("rest", "w", [{"$tuple": 5}]), "how its state is nested"), (put("rest", "w", {"$items": [[[], 1]]}), "nested"), (put("rest", "w", {"$tensor": []}), "nested"),
+        (put("ranks", "1", {"$float": {}}), "how its state is nested"), (put("shards", 0, "tensor_crc32", []), "'tensor_crc32' is no JSON object"), (put("shards", 0, "tensor_crc32", {"state.w": "x"}), "no whole manifest"),
         (lambda plain: plain.pop("step"), "it has no 'step'"), (lambda plain: plain["shards"][0].pop("digest"), "it has no 'digest'"),
     ],
 )  # fmt: skip
@@ -143,3 +145,28 @@ def test_no_more_of_a_file_is_read_than_a_manifest_has(tmp_path: Path, monkeypat
     monkeypatch.setattr(manifests, "LONGEST_BYTES", 99)
     with pytest.raises(UnusableCheckpoint, match="longer than 99 bytes"):
         manifests.read(path)
+
+
+def test_a_few_bytes_that_claim_endless_chunks_are_refused_before_those_are_counted() -> None:
+    def claim(plain: dict[str, Any]) -> None:
+        plain["shards"][0].update(bytes=(1 << 63) - 1, chunk_bytes=1 << 10, chunk_crc32=["00000000"])
+
+    with pytest.raises(UnusableCheckpoint, match=r"the sums of the chunks of a\.safetensors do not fit"):
+        manifests.decode(changed(claim), PATH)
+
+
+def test_version_1_says_as_well_how_its_state_is_nested_and_names_a_file() -> None:
+    plain = {"version": 1, "step": 10, "data": "a.safetensors", "bytes": 1, "crc32": 0, "finite": True, "epoch": 1, "rest": {"w": {"$tensor": "state.w"}}}
+    assert manifests.decode(json.dumps(plain).encode(), PATH).rest == plain["rest"], "twin"
+    for wrong in ({"rest": {"$items": 7}}, {"data": "a\x1b[2J.safetensors"}):
+        with pytest.raises(UnusableCheckpoint, match="no whole manifest"):
+            manifests.decode(json.dumps(plain | wrong).encode(), PATH)
+
+
+def test_what_a_path_surely_does_not_name_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "step-000000000012.json"
+    assert manifests.is_without(path, ["a.safetensors"])
+    path.write_bytes(manifests.encode(WHOLE))
+    assert [manifests.is_without(path, names) for names in (["c.safetensors"], ["c.safetensors", "a.safetensors"])] == [True, False]
+    path.write_bytes(b"{")
+    assert not manifests.is_without(path, ["c.safetensors"]), "who knows"

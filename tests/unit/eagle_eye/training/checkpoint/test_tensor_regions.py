@@ -63,3 +63,22 @@ def test_regions_of_another_width_or_with_a_gap_stay_apart() -> None:
     assert len(joined([Region((0, 0), (2, 4)), Region((3, 0), (2, 4))])) == 2
     assert len(joined([Region((0, 0), (2, 4)), Region((2, 4), (2, 4))])) == 2
     assert joined([Region((), ())]) == [(Region((), ()), 0, [0])]
+
+
+@pytest.mark.parametrize("along", [0, 1, 2])
+def test_a_tensor_that_is_cut_along_any_dimension_costs_a_few_comparisons_per_piece(along: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces, shape = 2048, tuple(2048 if dimension == along else 3 for dimension in range(3))
+    regions = [Region(tuple(at if dimension == along else 0 for dimension in range(3)), tuple(1 if dimension == along else 3 for dimension in range(3))) for at in range(pieces)]
+    compared = 0
+    real = Region.overlap
+
+    def counted(self: Region, other: Region) -> Region | None:
+        nonlocal compared
+        compared += 1
+        return real(self, other)
+
+    monkeypatch.setattr(Region, "overlap", counted)
+    random.Random(3).shuffle(regions)
+    assert gap(shape, regions) == ""
+    assert compared <= 3 * pieces
+    assert gap(shape, [*regions, regions[7]]).endswith("are there twice")
