@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from .cuda_sums import CheckedTensor
-from .memory_layout import PlacedTensor
+from .memory_layout import PlacedTensor, is_storage_short
 from .row_sums import RowSums
 
 
@@ -86,6 +86,8 @@ class DevicePart:
                 batch.append(self._left.popleft())
                 size += batch[-1][1].nbytes
             try:
+                if any(is_storage_short(source) for _, source in batch):
+                    raise StateChanged(freed_text(next((placed.name for placed in self._guarded if is_storage_short(placed.tensor)), "?")))
                 if batch:
                     self._device.copy(*map(list, zip(*batch, strict=True)))
             except Exception as error:
@@ -106,6 +108,8 @@ class DevicePart:
                 return
             self.is_released = True
             for placed, version in zip(self._tensors, self._versions, strict=True):
+                if placed.guards and is_storage_short(placed.tensor):
+                    raise StateChanged(freed_text(placed.name))
                 if placed.guards and version_of(placed.tensor) != version:
                     raise StateChanged(changed_text(placed.name))
 
@@ -135,6 +139,11 @@ def version_of(tensor: torch.Tensor) -> int | None:
 def changed_text(name: str) -> str:
     """For a person."""
     return f"{name!r} was changed while it was being copied, and not by an optimizer that this client was given: call wait() before"
+
+
+def freed_text(name: str) -> str:
+    """For a person."""
+    return f"the storage of {name!r} was freed or moved while it was being copied: call wait() before"
 
 
 def _pieces(target: torch.Tensor, source: torch.Tensor) -> Iterator[_Piece]:

@@ -11,7 +11,7 @@
 Between two steps of the optimizer its parameters do not change: they are copied meanwhile, and `optimizer.step()` waits for the rest. What no
 given optimizer guards (buffers, random generators) is copied by `save` itself. A step that is part of a CUDA graph does not say when it begins: where none
 was seen since the save before, the GPU does not go on before the copy is done. Nothing of it reaches the training as an error: where the node
-has no memory for it, a save is left out and the launcher is told. Without a launcher that gives a place there are no such checkpoints.
+has no memory for it, a save is left out and the launcher is told. One client of a process has the file, until it is closed. Without a launcher that gives a place there are no such checkpoints.
 """
 
 import atexit
@@ -29,12 +29,13 @@ from typing import Any
 import torch
 
 from . import cuda_copy, storage_restore
+from .checkpoint_directory import step_number
 from .cuda_sums import RowKernel, row_kernel
 from .device_part import DeviceCopy, StateChanged
 from .fetched_copies import FetchedCopies
-from .memory_layout import Guards, Shard, StateLayout, StepLimits, local_of
+from .memory_layout import Guards, Shard, StateLayout, StepLimits, StoredTable, is_wrapper, local_of
 from .memory_report import FailureReport
-from .memory_restore import LoadedState, restore
+from .memory_restore import LoadedState, other_model, restore
 from .memory_segment import (
     SLOTS,
     VARIABLE,
@@ -55,7 +56,10 @@ END_S = 5.0
 _LEFT = 1 << 62
 """Stands for the step of a copy that is not to be gone on from: newer than any that is saved."""
 _log = logging.getLogger("eagle_eye.checkpoint")
+_NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC})
 _clients: "weakref.WeakSet[MemoryCheckpoints]" = weakref.WeakSet()
+_owners: "dict[str, MemoryCheckpoints]" = {}
+"""Who of this process has which file: the lock of a file excludes other processes only, and ends when this one closes any descriptor of it."""
 
 
 class MemoryCheckpoints:
@@ -67,6 +71,8 @@ class MemoryCheckpoints:
     def __init__(self, optimizers: Iterable[Any] = (), path: str | os.PathLike[str] | None = None, *, replicated: bool = False) -> None:
         given = os.fspath(path) if path is not None else os.environ.get(VARIABLE, "")
         self._path = Path(given).absolute() if given else None
+        self._place = os.path.realpath(given)
+        """Of the file, whatever links lead there."""
         self._optimizers: list[Any] = []
         self._replicated = replicated
         self._shard = Shard.here()
@@ -90,6 +96,8 @@ class MemoryCheckpoints:
         """Saves that were not begun: another one was under way, or there was no memory."""
         self.waited_s = 0.0
         """Seconds that steps of the optimizers have waited for copies."""
+        self._foreign = False
+        """Under our name are copies of another model: they stay until there are two of this one."""
         self._hooks: list[Any] = []
         self._stepped: set[int] = set()
         """Optimizers, by number, that were seen to begin a step since the last save."""
@@ -117,10 +125,11 @@ class MemoryCheckpoints:
 
         That happens while the save before is not done, while memory is being reserved (the first save, and when the state has grown), while
         all but the newest copy are needed (one is on its way to another node, one is what all nodes have there), and after a failure, for 1, 2, 4, … 60 s. `caller_waits`: the caller calls `wait` before anything changes the state: all of it is copied
-        beside the training then. Raises TypeError for what a checkpoint cannot hold.
+        beside the training then. Raises TypeError for what a checkpoint cannot hold, TypeError and ValueError for what is no step.
         """
         if self._path is None:
             return False
+        step = step_number(step)
         layout = StateLayout(state, self._guards(caller_waits))
         try:
             begun = self._begin(layout, step)
@@ -154,6 +163,7 @@ class MemoryCheckpoints:
         self.guard([])
         atexit.unregister(self._end)
         self._release()
+        self._give_up_path()
         self._path = None
 
     def _begin(self, layout: StateLayout, step: int) -> bool:
@@ -189,7 +199,7 @@ class MemoryCheckpoints:
         try:
             assert self._segment is not None
             sums, infinite = copy.finish()
-            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, not infinite, self._shard, replicated=self._replicated), sums, layout.payload_bytes)
+            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, not infinite, self._shard, replicated=self._replicated), sums, layout.payload_bytes, finite=not infinite)
             self._written(slot, SlotStamp(step, self._sequence + 1), finite=not infinite)
         except Exception as error:  # noqa: BLE001 - it must not reach the training
             copy.fail(error)
@@ -211,8 +221,8 @@ class MemoryCheckpoints:
         for other in abandoned:
             self._segment.clear(other)
             del self._whole[other]
-        if finite:
-            self.safe_step = stamp.step
+        if finite and self._segment.has_name:
+            self.safe_step, self._foreign = stamp.step, False
         self._whole[slot] = stamp if finite else SlotStamp(_LEFT, stamp.sequence)
 
     def _start(self, work: Callable[[], None], *, on_gpu: bool) -> None:
@@ -267,6 +277,8 @@ class MemoryCheckpoints:
         owners: dict[int, set[int]] = {}
         for index, optimizer in enumerate(self._optimizers):
             for tensor in _tensors_of(optimizer):
+                if is_wrapper(local_of(tensor)):
+                    continue  # no state can hold it
                 owners.setdefault(_memory_of(tensor), set()).add(index)
         everybody = frozenset({-1})
 
@@ -279,7 +291,7 @@ class MemoryCheckpoints:
 
     def _has_room(self, layout: StateLayout) -> bool:
         segment = self._segment
-        if segment is None or segment.slots < self._slots or not segment.is_visible():
+        if segment is None or (self._foreign and segment.has_name) or segment.slots < self._slots or not segment.is_visible():
             return False
         return segment.has_room(layout.table_bytes, layout.payload_bytes)
 
@@ -302,25 +314,50 @@ class MemoryCheckpoints:
             self._map(layout)
         except Exception as error:  # noqa: BLE001 - training goes on without it
             self._failed(error, step, self._slots * layout.payload_bytes)
+            if self._segment is None:
+                self._give_up_path()
+
+    def _take_path(self) -> None:
+        """Raises OSError where another client of this process has it."""
+        if _owners.setdefault(self._place, self) is not self:
+            raise OSError(errno.EAGAIN, "another MemoryCheckpoints of this process uses it: close() that one first", self._place)
+
+    def _give_up_path(self) -> None:
+        if _owners.get(self._place) is self:
+            del _owners[self._place]
 
     def _make(self, layout: StateLayout) -> None:
-        """Anew; where the node has no memory for the slots that are wanted, with two, or that of the predecessor stays. Raises OSError."""
-        assert self._path is not None
-        if self.safe_step < 0:
-            self._release()
-            self._path.unlink(missing_ok=True)  # it holds nothing: its room is needed
-        size, worker = slot_bytes(layout.table_bytes, layout.payload_bytes), os.environ.get("EAGLE_EYE_WORKER", "")
+        """Anew. Raises OSError."""
+        self._take_path()
         try:
-            segment = MemorySegment.create(self._path, size, worker, self._slots)
+            self._make_beside(layout)
         except OSError as error:
-            if error.errno not in {errno.ENOMEM, errno.ENOSPC} or self._slots <= SLOTS:
+            if not self._foreign or error.errno not in _NO_ROOM:
+                raise
+            _log.warning("the copies of another model in %s are written over: there is no memory for others beside them", self._path)
+            self._foreign, self._slots = False, self._wanted_slots
+            if not self._has_room(layout):
+                self._make_beside(layout)
+
+    def _make_beside(self, layout: StateLayout) -> None:
+        """Where the node has no memory for the slots that are wanted, with two, or that of the predecessor stays. Raises OSError."""
+        assert self._path is not None
+        if self.safe_step < 0 and not (self._foreign and self._segment is not None and self._segment.has_name):
+            self._release()  # it holds nothing that is to stay: its room is needed
+            if not self._foreign:
+                self._path.unlink(missing_ok=True)
+        size, worker, copies = slot_bytes(layout.table_bytes, layout.payload_bytes), os.environ.get("EAGLE_EYE_WORKER", ""), 1 + self._foreign
+        try:
+            segment = MemorySegment.create(self._path, size, worker, self._slots, copies=copies)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or self._slots <= SLOTS:
                 raise
             self._slots = SLOTS
             needed = self._wanted_slots * layout.payload_bytes
             if self._has_room(layout):
                 self._report.reduced(error, SLOTS, self._wanted_slots, needed)
                 return
-            segment = MemorySegment.create(self._path, size, worker, SLOTS)
+            segment = MemorySegment.create(self._path, size, worker, SLOTS, copies=copies)
             self._report.reduced(error, SLOTS, self._wanted_slots, needed)
         self._release()
         self._segment, self._whole = segment, {}
@@ -338,19 +375,25 @@ class MemoryCheckpoints:
         """The predecessor's segment, if there is one. Raises OSError if it is not ours."""
         if self._segment is not None or self._path is None:
             return
+        self._take_path()
         try:
             self._segment = MemorySegment.open(self._path)
         except FileNotFoundError:
             return
+        finally:
+            if self._segment is None:
+                self._give_up_path()
+        safe = SlotStamp(-1, -1)
         for slot in range(self._segment.slots):
             try:
                 content = self._segment.read(slot)
-            except TornCopy:
+                finite = StoredTable.parse(content.table).finite
+            except (TornCopy, ValueError, KeyError, TypeError, AttributeError):
                 continue
-            self._whole[slot] = SlotStamp(content.step, content.sequence)
-        if self._whole:
-            newest = max(self._whole.values(), key=lambda stamp: stamp.sequence)
-            self._sequence, self.safe_step = newest.sequence, newest.step
+            stamp = SlotStamp(content.step, content.sequence)
+            self._whole[slot] = stamp if finite else SlotStamp(_LEFT, content.sequence)
+            safe = max(safe, stamp, key=lambda each: each.sequence) if finite else safe
+        self._sequence, self.safe_step = max((stamp.sequence for stamp in self._whole.values()), default=self._sequence), -1 if self._foreign else safe.step
 
     def _release(self) -> None:
         segment, self._segment, self._ready = self._segment, None, None
@@ -391,7 +434,16 @@ class MemoryCheckpoints:
         finally:
             backup.close()
         self._leave(found.step if found is not None else limits.at_most)
+        if found is None:
+            self._keep_foreign(template, limits)
         return found
+
+    def _keep_foreign(self, template: dict[str, Any], limits: StepLimits) -> None:
+        """A mistake in the template is to cost nobody the copies of a long training within its first step."""
+        why = other_model(self._segment, template, limits, None if self._replicated else self._shard) if self._segment is not None else ""
+        if why:
+            _log.warning("the copies in %s are of another model, and stay until two of this one are whole: %s", self._path, why)
+            self._foreign, self.safe_step = True, -1
 
     def _leave(self, step: int) -> None:
         """The training goes on from this step, or from an older one; below 0: that is not known. What is newer is written over first."""
@@ -433,6 +485,7 @@ def _memory_of(tensor: torch.Tensor) -> int:
 
 
 def _forget_all() -> None:
+    _owners.clear()
     for client in _clients:
         client.forget()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from eagle_eye.training import state_tree
 
@@ -79,8 +80,8 @@ class StateLayout:
         shard = shard_of(tensor)
         if shard:
             self._distributed[name] = tensor
-        if local.layout is not torch.strided or local.is_quantized or local.is_meta:
-            raise TypeError(f"a checkpoint in memory cannot hold the tensor {name!r}: it is sparse, quantized or has no data")
+        if why := _why_not_held(local):
+            raise TypeError(f"a checkpoint in memory cannot hold the tensor {name!r}: {why}")
         guards = guards_of(local)
         if has_other_values(local):  # a copy of its own, which nobody writes to
             local, guards = local.resolve_conj().resolve_neg(), frozenset()
@@ -149,6 +150,8 @@ class StoredTable:
             if stored is None:
                 return f"it has no tensor {name!r}"
             local = local_of(tensor)
+            if why := why_not_fillable(local, name):
+                return why
             if (local.dtype, tuple(local.shape)) != stored[:2] or shard_of(tensor) != stored.shard:
                 return f"tensor {name!r} is {stored.dtype} {list(stored.shape)} {stored.shard} there, and {local.dtype} {list(local.shape)} {shard_of(tensor)} here"
         parts = [name for name, stored in self.tensors.items() if stored.shard and name not in tensors]
@@ -159,6 +162,44 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """What this process holds of it: the shard of a DTensor, without its gradient."""
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.detach()  # of the DTensor itself it would be an operation that DTensor dispatches, in each save
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """It has no memory of its own: a subclass that wraps other tensors (quantized or nested ones, for instance)."""
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def is_storage_short(tensor: torch.Tensor) -> bool:
+    """Its storage was freed or cut since it was made (`untyped_storage().resize_`): who reads or fills it by its address ends the process."""
+    count = tensor.numel()
+    if not count:
+        return False
+    extent = count if tensor.is_contiguous() else 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return bool(tensor.untyped_storage().nbytes() < (tensor.storage_offset() + extent) * tensor.element_size())
+
+
+def _why_not_held(tensor: torch.Tensor) -> str:
+    """Why this one has no values that can be copied; '' if it has."""
+    if is_wrapper(tensor):
+        return f"it is a {type(tensor).__name__}, which wraps other tensors; give those, or a plain tensor of its values"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return "it is sparse, quantized or has no data"
+    if is_storage_short(tensor):
+        return "its storage was freed (resharding, offloading); gather it before, or leave it out"
+    return ""
+
+
+def why_not_fillable(local: torch.Tensor, name: str) -> str:
+    """Why a stored value cannot be put into this tensor of a template; '' if it can."""
+    if why := _why_not_held(local):
+        return f"the tensor {name!r} cannot be filled: {why}"
+    if local.device.type == "cpu" and local.is_contiguous() and not has_other_values(local):
+        return ""  # it is filled by its address, which asks torch for nothing
+    try:
+        distributed_tensor.require_writable(local, name)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def has_other_values(tensor: torch.Tensor) -> bool:

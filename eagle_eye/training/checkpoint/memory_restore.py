@@ -65,12 +65,13 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], limits: Ste
     copies = {} if segment is None else _usable(segment, tensors, limits, shard, skipped)
 
     def fetch() -> None:
-        """Steps that are whole here stay. Once."""
+        """Behind those that are here. Once."""
         if backup.was_asked:
             return
         fetched = backup.fetch()
         found = {} if fetched is None else _usable(fetched, tensors, limits, shard, skipped)
-        copies.update({step: replace(copy, tier="neighbour") for step, copy in found.items() if step not in copies})
+        for step, each in found.items():
+            copies.setdefault(step, []).extend(replace(copy, tier="neighbour") for copy in each)
         skipped.extend([backup.why] if backup.why and backup.source else ())
 
     with ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), "eagle-eye-memory-load") as threads:
@@ -78,13 +79,11 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], limits: Ste
             if step < 0:
                 fetch()
                 continue
-            copy = copies[step]
-            why = _damage(copy.segment, copy, threads.map)
-            if why:
+            copy = _undamaged(copies[step], skipped, threads.map)
+            if copy is None:
                 del copies[step]
-                _skip(skipped, f"the copy of step {step} in slot {copy.content.slot} of {copy.segment.path}", why)
                 fetch()
-            if not rank_agreement.on_all(not why):
+            if not rank_agreement.on_all(copy is not None) or copy is None:
                 continue
             state = state_tree.unflatten(_filled(copy.segment, copy, tensors, threads.map), copy.table.rest)
             _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, copy.segment.path, copy.content.slot)
@@ -96,9 +95,9 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], limits: Ste
     return None
 
 
-def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None, skipped: list[str]) -> dict[int, _WholeCopy]:
-    """By step: the copies whose description fits. Of two of one step the newer one."""
-    found: dict[int, _WholeCopy] = {}
+def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None, skipped: list[str]) -> dict[int, list[_WholeCopy]]:
+    """By step: the copies whose description fits, the newest first."""
+    found: dict[int, list[_WholeCopy]] = {}
     for slot in range(segment.slots):
         place = f"slot {slot} of {segment.path}"
         try:
@@ -110,20 +109,53 @@ def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], limits:
         why = _misfit(table, tensors, limits, shard)
         if why:
             _skip(skipped, f"the copy of step {content.step} in {place}", why)
-        elif table.step not in found or found[table.step].content.sequence < content.sequence:
-            found[table.step] = _WholeCopy(content, table, segment)
+        else:
+            found.setdefault(table.step, []).append(_WholeCopy(content, table, segment))
+    for copies in found.values():
+        copies.sort(key=lambda copy: -copy.content.sequence)
     return found
+
+
+def _undamaged(copies: list[_WholeCopy], skipped: list[str], spread: Callable[..., Any]) -> _WholeCopy | None:
+    """The first of these, of one step, that is as it was written; those before it go."""
+    while copies:
+        copy = copies[0]
+        why = _damage(copy.segment, copy, spread)
+        if not why:
+            return copy
+        del copies[0]
+        _skip(skipped, f"the copy of step {copy.content.step} in slot {copy.content.slot} of {copy.segment.path}", why)
+    return None
+
+
+def other_model(segment: MemorySegment, template: dict[str, Any], limits: StepLimits, shard: Shard | None) -> str:
+    """Why none of the copies that might be gone on from fits this template; '' if one does, or there is none."""
+    tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
+    reasons: list[str] = []
+    for slot in range(segment.slots):
+        try:
+            table = StoredTable.parse(segment.read(slot).table)
+        except (TornCopy, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if not _unwanted(table, limits, shard):
+            reasons.append(table.mismatch(tensors))
+    return reasons[0] if reasons and all(reasons) else ""
 
 
 def _misfit(table: StoredTable, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None) -> str:
     """Why a whole copy is not the one that is wanted."""
+    return _unwanted(table, limits, shard) or table.mismatch(tensors)
+
+
+def _unwanted(table: StoredTable, limits: StepLimits, shard: Shard | None) -> str:
+    """Whatever the template is."""
     if excluded := limits.excluded(table.step):
         return excluded
     if not table.finite:
         return "it holds values that are not finite"
     if shard is not None and table.shard != shard:
         return f"it is rank {table.shard.rank} of {table.shard.world}, this is rank {shard.rank} of {shard.world}"
-    return table.mismatch(tensors)
+    return ""
 
 
 def _damage(segment: MemorySegment, copy: _WholeCopy, spread: Callable[..., Any]) -> str:

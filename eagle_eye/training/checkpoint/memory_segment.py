@@ -138,7 +138,9 @@ class MemorySegment:
     def __init__(self, file: int, path: Path, unfinished: Path | None = None) -> None:
         self.path = path
         self._unfinished = unfinished
-        """Its name until it holds a whole copy."""
+        """Its name until it holds as many finite copies as it is to replace others with, ..."""
+        self._copies_to_come = 1
+        """... of which so many are not there yet."""
         self._file = file
         self._map = mmap.mmap(file, 0)
         magic, version, size, *_, slots = _HEADER.unpack_from(self._map)
@@ -150,10 +152,10 @@ class MemorySegment:
         self.memory = memoryview(self._map)
 
     @classmethod
-    def create(cls, path: Path, size: int, worker: str, slots: int = SLOTS) -> Self:
+    def create(cls, path: Path, size: int, worker: str, slots: int = SLOTS, *, copies: int = 1) -> Self:
         """A new one with so many slots of `size` bytes. Raises OSError: also ENOMEM where the node or its cgroup has not so much.
 
-        It takes the place of an older one once a copy in it is whole. Takes 0.3 s/GiB, since the kernel clears the memory.
+        It takes the place of an older one once so many `copies` in it are whole and finite. Takes 0.3 s/GiB, since the kernel clears the memory.
         """
         total = PAGE + slots * size
         free = free_memory()
@@ -168,11 +170,13 @@ class MemorySegment:
             os.pwrite(file, name, _WORKER)
             os.pwrite(file, _HEADER.pack(MAGIC, VERSION, size, os.getpid(), start_time_of(os.getpid()), len(name), slots), 0)
             os.posix_fallocate(file, 0, total)  # after the header: if we are killed here the sweep knows whose it was
-            return cls(file, path, unfinished)
+            segment = cls(file, path, unfinished)
         except OSError:
             os.close(file)
             unfinished.unlink(missing_ok=True)
             raise
+        segment._copies_to_come = copies
+        return segment
 
     @classmethod
     def open(cls, path: Path, *, shared: bool = False) -> Self:
@@ -196,8 +200,13 @@ class MemorySegment:
             raise
         return segment
 
+    @property
+    def has_name(self) -> bool:
+        """It is what a successor would find."""
+        return self._unfinished is None
+
     def is_visible(self) -> bool:
-        """Its name still leads to it: a successor would find it."""
+        """The name that it has now still leads to it."""
         try:
             return os.path.samestat((self._unfinished or self.path).lstat(), os.fstat(self._file))
         except OSError:
@@ -232,8 +241,8 @@ class MemorySegment:
         """Whether a slot can hold so much."""
         return PAGE + table + 8 * rows_of(payload) + rows_of(payload) * ROW + PAGE <= self.slot_bytes
 
-    def stamp(self, slot: int, step: int, sequence: int, table: bytes, sums: bytes, payload: int) -> None:
-        """The payload is there: describe it, then make it visible."""
+    def stamp(self, slot: int, step: int, sequence: int, table: bytes, sums: bytes, payload: int, *, finite: bool = True) -> None:
+        """The payload is there: describe it, then make it visible. One that is not finite takes no name from an older segment, which may hold a better one."""
         at = PAGE + slot * self.slot_bytes
         start = at + PAGE
         self.memory[start : start + len(table)] = table
@@ -243,13 +252,14 @@ class MemorySegment:
         _DESCRIPTION.pack_into(self.memory, at, 0, *fields[1:], digest)
         _STAMP.pack_into(self.memory, at, step + 1)
         os.utime(self._file)  # stores through a mapping change no time; the sweep goes by it
-        if self._unfinished is not None:
+        self._copies_to_come -= finite
+        if self._unfinished is not None and self._copies_to_come <= 0:
             self._unfinished.replace(self.path)
             self._unfinished = None
 
     def close(self) -> None:
         """Give the lock back; the memory is unmapped when the last view of it is gone."""
-        if self._unfinished is not None:
+        if self._unfinished is not None and self.is_visible():  # the segment that was made in its place has the same name
             self._unfinished.unlink(missing_ok=True)
         if self._file >= 0:
             os.close(self._file)

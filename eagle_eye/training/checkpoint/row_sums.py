@@ -1,6 +1,7 @@
 """The digest of a payload in memory: a sum of 64-bit words for each row, quick enough to cost less than the copy itself.
 
 A flipped bit changes its row's sum, whatever else there is; a row that was torn, cleared or exchanged with another one is missed once in 2^64.
+Words that change places within one row are not seen: the sum does not know where they lie. The neighbour's launcher and the kernel on the GPU make the same sum.
 It guards against faults, not against an adversary: who may write to the segment is the worker's user. Measured: 10 GB/s from memory,
 70 GB/s from the cache that a copy has just filled; CRC-32 takes three times as long as the copy.
 """

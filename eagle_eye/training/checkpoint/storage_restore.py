@@ -21,7 +21,7 @@ from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint, directory_of
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor
 from .manifest import ManifestTensor
-from .memory_layout import Shard, StepLimits
+from .memory_layout import Shard, StepLimits, why_not_fillable
 from .tensor_regions import whole
 
 TOLD = 8
@@ -115,6 +115,9 @@ def _read(entry: SavedCheckpoint, tensors: Mapping[str, Any], shard: Shard, *, r
 
 def _require_same(stored: Mapping[str, ManifestTensor], wanted: Mapping[str, LocalTensor], new: set[str]) -> None:
     for name, each in wanted.items():
+        if why := why_not_fillable(each.tensor, name):
+            raise _Misfit(why)
+        distributed_tensor.require_writable(each.tensor, name)
         there = stored.get(name)
         if there is None:
             raise _Misfit(f"it has no tensor {name!r}")
