@@ -22,7 +22,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -43,6 +42,7 @@ from .features.processor_signals import QUEUED, ProcessorSignals
 from .features.robust_deviation import NORMAL_MAD
 from .features.slowness_test import MEMORY, SlownessTest
 from .features.step_time import phases, zero_if_unknown
+from .features.wandering_work import WanderingWork
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,6 @@ FROM_THE_START = "slower from the start"
 """Status of a claim (diagnosis/causes.py): nothing shows that the worker was ever as fast as the others."""
 SURE, UNSURE = 0.8, 0.5
 """Scores of a worker that became slower, and of one that has been so from the start."""
-MANY, WITHIN = 3, 300
-"""So many other workers, one after the other, of late: the work wanders, and whom it comes to next is not accused."""
 
 Truths = NDArray[np.bool_]
 
@@ -134,8 +132,8 @@ class FailSlow:
     """Slowness beside the peers in the first observations of these workers, `steps` of them."""
     _observed: int = field(default=0, init=False, repr=False)
     """Observations of these workers."""
-    _passing: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    """Worker that was told to be slower and kept up again, or was not told for the work that wanders → observation in which it was found."""
+    _wandering_work: WanderingWork = field(default_factory=lambda: WanderingWork(apart=ROWS), init=False, repr=False)
+    """Of workers that were told to be slower and kept up again, or were not told for the work that wanders."""
     _told: dict[str, tuple[bool, int, int]] = field(default_factory=dict, init=False, repr=False)
     """Worker → whether it was found beside its past, which of the slownesses that are tested, and in which observation."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
@@ -189,7 +187,7 @@ class FailSlow:
         self._beside_peers, self._beside_past = (SlownessTest.of(len(step.workers)) for _ in range(2))
         self._rows.clear()
         self._first.clear()
-        self._passing.clear()
+        self._wandering_work.forget()
         self._observed = 0
 
     def _recall(self, baseline: Baseline | None) -> None:
@@ -335,13 +333,10 @@ class FailSlow:
 
     def _wandering(self, worker: str) -> str:
         """Why what it computes longer is work that goes from one to the next; '' if nothing shows that."""
-        found = sorted(at for name, at in self._passing.items() if name != worker and self._observed - at <= WITHIN)
-        times = sum(at - before > ROWS for before, at in pairwise([-ROWS - 1, *found]))  # what slows a node slows all of its workers at once
-        if times < MANY:
-            return ""
-        if self._observed - self._passing.get(worker, -MEMORY - 1) > MEMORY:
-            self._passing[worker] = self._observed
-        return f"other workers were slower before it, {times} times of late, and kept up again: it is work that wanders"
+        why, found = self._wandering_work.why(worker, self._observed), self._wandering_work.found(worker)
+        if why and (found is None or self._observed - found > MEMORY):
+            self._wandering_work.add(worker, self._observed)
+        return why
 
     def _recover(self, now: float) -> Iterator[Claim]:
         if not self._told:
@@ -353,7 +348,7 @@ class FailSlow:
                 continue
             del self._told[worker]
             if (Entity(kind=Kind.WORKER, name=worker), "worker.slower") in self._claims:
-                self._passing[worker] = at
+                self._wandering_work.add(worker, at)
             if index is not None:
                 self._beside_peers.forget(index)
                 self._beside_past.forget(index)

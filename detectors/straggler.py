@@ -1,19 +1,23 @@
 """Stragglers: workers that compute slower than their peers, as opposed to those that wait, have more work or lack a processor.
 
 Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
-out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
-same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
+out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its peers in the
+same step (the same pipeline stage, expert, context and tensor rank: features/peer_roles.py; without enough of them it is left to `fail_slow`), twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
 Slow by both, and by a share of the step that is worth a word, is worker.slow; where no tokens are logged more work looks the same, so that it is only
 worker.unequal_compute, which accuses nobody.
 
 Tokens do not tell all of the work: attention grows with the square of a sequence, and padding costs what no token is counted for. So worker.slow needs steps that bear it out whatever a token costs: in which
-the worker had no more tokens than the lower quartile of its stage, and no longer sequences, and yet computed longer than the fast quartile as a whole, not only per token. Where all have the same these are all
+the worker had no more tokens than the lower quartile of its peers, and no longer sequences, and yet computed longer than the fast quartile as a whole, not only per token. Where all have the same these are all
 steps; who always has more is worker.unequal_compute, too. Slow by the clock alone is cpu.throttled where its cgroup
 used up its CPU quota, and host.contended where the host shows that others had the processors: both accuse nobody. Else nothing is said.
 
 On a GPU compute by the clock is the time that the host took to hand the work over, and a host that is ahead waits there until its GPU's queue has room. Whoever's GPU had
 work for as long as that, and took for no phase longer than those of its peers, is not slow. It is a reason against an accusation and never one for it: a GPU's
 phases hold its waits in collectives, which make them equal where one worker is slow, and those of the fast ones longer where others come late.
+
+Other ranks have other work: where tensor ranks are compared with one another because each of them alone has too few peers, somebody with the very ranks of the slow worker has to keep up, else it may be the work of that rank. Nor is it
+the machine where one worker after the other was slow and kept up again, also over epochs, for their slowness may be why these began: the work wanders (features/wandering_work.py). Both are worker.unequal_compute; who stays slow for
+three times as long as any of the others is named after all.
 
 What Python's garbage collector took, and a step in which torch.compile made a graph anew, are the script's doing: they are no sign of a slow machine.
 
@@ -24,7 +28,7 @@ was slow in all of them by both).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -34,13 +38,15 @@ from numpy.typing import NDArray
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Delay, Ratio, Seconds, Share
 from eagle_eye.topology import node_of_worker
-from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
+from eagle_eye.types import Claim, Entity, Evidence, Floats, Integers, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
 from .features.own_compute import COMPUTE, LONGER, compute_of, longer_sequences, of_the_script, work_of
+from .features.peer_roles import PeerRoles, peer_roles
 from .features.processor_signals import ProcessorSignals
 from .features.step_time import lower_quartile, phase, zero_if_unknown
+from .features.wandering_work import WanderingWork
 
 EXPLAINED = 1.0 / 3.0
 """Of the time that a worker computes beyond its peers: if it waited so much of it for a processor that others had, nothing shows that it is sick."""
@@ -53,6 +59,11 @@ LIKE_PEERS = 3
 """Steps at least in which a worker is slow without more work than its peers, until it is accused."""
 
 UNKNOWN_WORK = Evidence(text="its script logs no tokens (monitor.log(tokens=...)), so that more work cannot be told from a slow machine")
+WORK_OF_RANK = Evidence(text="nobody with the same ranks in pipeline, context, experts and tensors keeps up with the others: it may be the work of that rank")
+OBSERVATION_S = 0.2
+"""Shorter steps are one observation together, as those of `fail_slow`: how far back it is seen whether work wanders."""
+APART = 6
+"""Observations: workers of a node that is slow are all found within fewer."""
 MORE_WORK = Evidence(text="too few steps show it slow with no more tokens and no longer sequences than its peers: a token may cost it more, so that more work cannot be told from a slow machine")
 
 
@@ -73,7 +84,7 @@ class _Row(NamedTuple):
     whole: Floats
     """Less the run queue, and not per token."""
     more: NDArray[np.bool_]
-    """It had more tokens, or longer sequences, than the lower quartile of its stage."""
+    """It had more tokens, or longer sequences, than the lower quartile of its peers."""
 
 
 @dataclass
@@ -82,7 +93,7 @@ class Straggler:
 
     needs_job: ClassVar[bool] = True
     ratio: Ratio = 1.3
-    """Times the compute of the fast quartile of the same stage."""
+    """Times the compute of the fast quartile of its peers."""
     lost: Share = 0.1
     """Share of a step that it must compute beyond its peers: where a step hardly computes, nobody is slow for a few milliseconds."""
     share: Share = 0.8
@@ -94,17 +105,27 @@ class Straggler:
     crowd_s: Delay = 15.0
     """A worker whose processors are taken by others is accused only if it stays slow for so many seconds."""
     peers: Count = 3
-    """Fewer workers in a stage cannot be compared."""
+    """Fewer workers of a role cannot be compared."""
     recovered: Share = 0.3
     """The claim is withdrawn when the worker is slow in no more than this share of the window."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _layout: Layout | None = field(default=None, init=False, repr=False)
+    _roles: PeerRoles = field(default_factory=lambda: peer_roles((), None, 1), init=False, repr=False)
+    _groups: list[Integers] = field(default_factory=list, init=False, repr=False)
+    """Workers that are compared with one another."""
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     _work_known: bool = field(default=False, init=False, repr=False)
     """The workers log their tokens."""
     _slow_since: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     """Worker → since when it is slow by the clock."""
+    _observed: int = field(default=0, init=False, repr=False)
+    """Observations so far, in all epochs."""
+    _observed_at: float = field(default=0.0, init=False, repr=False)
+    _found: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    """Worker that is slow without more work that is seen → observation in which it was found."""
+    _wandering: WanderingWork = field(default_factory=lambda: WanderingWork(apart=APART), init=False, repr=False)
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -112,6 +133,7 @@ class Straggler:
         for event, why in self._steps.ends(frame):
             self._rows.clear()
             self._slow_since.clear()
+            self._pass(self._found)
             yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
             return
@@ -128,10 +150,15 @@ class Straggler:
         if step.epoch != self._epoch or step.workers != self._workers:
             first_of_epoch, self._epoch, self._workers = step.epoch != self._epoch, step.epoch, step.workers
             self._rows.clear()
+            self._group(frame.layout)
             if first_of_epoch:  # it compiles and fills caches
                 return
+        elif frame.layout is not None and frame.layout is not self._layout and frame.layout != self._layout:
+            self._group(frame.layout)
         if self._rows and step.end - self._rows[-1].end < self.seconds / ROWS:
             return
+        if step.end - self._observed_at >= OBSERVATION_S:
+            self._observed, self._observed_at = self._observed + 1, step.end
         busy = compute_of(step)
         if busy is None:
             return
@@ -141,28 +168,28 @@ class Straggler:
         work = work_of(step)
         self._work_known = work is not None
         scale = work if work is not None else np.ones(len(step.workers), dtype=np.float32)
-        stages = _stages(step.workers, frame.layout)
-        clock = self._compared(busy / scale, stages)
+        clock = self._compared(busy / scale)
         longer = zero_if_unknown((busy * (1.0 - 1.0 / np.maximum(clock, 1.0))).astype(np.float32))
-        clock = np.where(self._behind_its_gpu(step, longer, scale, stages), np.float32(1.0), clock)
+        clock = np.where(self._behind_its_gpu(step, longer, scale), np.float32(1.0), clock)
         by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
-        compared = whole = self._compared(own / scale, stages)
+        compared = whole = self._compared(own / scale)
         lost = longer / np.maximum(step_s, 1e-9)
         more = longer_sequences(step, 0.25)
         if work is not None and (work != work[0]).any():
-            whole = self._compared(own, stages)
-            more |= self._compared(work, stages) > LONGER
+            whole = self._compared(own)
+            more |= self._compared(work) > LONGER
         self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), queued, whole, more))
 
-    def _behind_its_gpu(self, step: Step, longer: Floats, scale: Floats, stages: Floats) -> NDArray[np.bool_]:
-        """Whose host waited for its GPU and not the GPU for it, while that GPU is as fast as those of the stage; of a stage with a GPU that was not timed nobody."""
+    def _behind_its_gpu(self, step: Step, longer: Floats, scale: Floats) -> NDArray[np.bool_]:
+        """Whose host waited for its GPU and not the GPU for it, while that GPU is as fast as those of its peers; of peers with a GPU that was not timed nobody."""
         lag = step.values.get("gpu_lag_s")
         if lag is None:
             return np.zeros(len(step.workers), np.bool_)
-        untimed = np.unique(stages[np.isnan(lag) & np.isfinite(step.values["step_s"])])
-        waits: NDArray[np.bool_] = (zero_if_unknown(lag) >= longer) & ~np.isin(stages, untimed)
+        role = self._roles.role
+        untimed = np.unique(role[np.isnan(lag) & np.isfinite(step.values["step_s"])])
+        waits: NDArray[np.bool_] = (zero_if_unknown(lag) >= longer) & ~np.isin(role, untimed)
         for name in COMPUTE:
-            waits &= self._compared(phase(step, f"gpu_{name}") / scale, stages) <= self.ratio
+            waits &= self._compared(phase(step, f"gpu_{name}") / scale) <= self.ratio
         return waits
 
     def _queued(self, step: Step) -> Floats:
@@ -170,13 +197,21 @@ class Straggler:
         share: Floats = zero_if_unknown(self._signals.of_workers(self._signals.queued, step.workers)).astype(np.float32)
         return share
 
-    def _compared(self, times: Floats, stages: Floats) -> Floats:
+    def _compared(self, times: Floats) -> Floats:
         ratios = np.full(len(times), np.nan, dtype=np.float32)
-        for stage in set(stages.tolist()):
-            peers = (stages == stage) & np.isfinite(times)
-            if peers.sum() >= self.peers:
+        for group in self._groups:
+            peers = group[np.isfinite(times[group])]
+            if len(peers) >= self.peers:
                 ratios[peers] = times[peers] / max(lower_quartile(times[peers]), 1e-9)
         return ratios
+
+    def _group(self, layout: Layout | None) -> None:
+        """Who is compared with whom; what was seen of other groups says nothing of these."""
+        before, self._layout = self._roles, layout
+        self._roles = peer_roles(self._workers, layout, self.peers)
+        self._groups = self._roles.groups()
+        if not np.array_equal(before.role, self._roles.role):
+            self._rows.clear()
 
     # --- judging
 
@@ -194,11 +229,28 @@ class Straggler:
         slow = late & (own > needed)
         share = np.where(held_back, 0.0, slow.mean(axis=0)).astype(np.float32)
         whatever = self._whatever_tokens_cost(slow, needed, rows)
+        self._pass([name for name, again in zip(self._workers, share <= self.recovered, strict=True) if again])
         for index in np.flatnonzero(self._named(share)).tolist():
-            doubt = UNKNOWN_WORK if not self._work_known else MORE_WORK if not whatever[index] else None
+            doubt = UNKNOWN_WORK if not self._work_known else MORE_WORK if not whatever[index] else self._doubt(index, share)
             yield from self._slow(index, clock[:, index], own[:, index], share[index], float(needed[index]), rows, doubt)
         yield from self._lacking(by_clock >= self.share, share < self.share, clock, rows)
         yield from self._recover(share, by_clock, frame)
+
+    def _pass(self, workers: Iterable[str]) -> None:
+        """Those of them that were slow keep up again, or are in another epoch."""
+        for worker in [name for name in workers if name in self._found]:
+            found = self._found.pop(worker)
+            self._wandering.add(worker, found, self._observed - found)
+
+    def _doubt(self, index: int, share: Floats) -> Evidence | None:
+        """Why the machine of that worker, which is slow with no more work than is seen of others, need not be at fault; None if nothing says so."""
+        if not (share[self._roles.same_ranks == self._roles.same_ranks[index]] < self.share).any():
+            return WORK_OF_RANK
+        worker = self._workers[index]
+        since = self._found.setdefault(worker, self._observed)
+        self._wandering.drop(worker)
+        why = self._wandering.why(worker, self._observed)
+        return Evidence(text=why) if why and not self._wandering.outlasts(worker, since, self._observed) else None
 
     def _lasting(self, by_clock: Floats, now: float) -> NDArray[np.bool_]:
         """Slow for so long that no crowd explains it: a crowded host starves now one worker, now another."""
@@ -287,10 +339,3 @@ class Straggler:
             elif kind in ("host.contended", "cpu.throttled") and entity.name not in held_up:
                 yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
 
-
-def _stages(workers: tuple[str, ...], layout: Layout | None) -> Floats:
-    """Number of each worker's pipeline stage: only those of one stage do the same."""
-    if layout is None or not any(place.pp for place in layout.placements):
-        return np.zeros(len(workers), dtype=np.float32)
-    stage = {place.worker: place.pp for place in layout.placements}
-    return np.array([stage.get(worker, 0) for worker in workers], dtype=np.float32)

@@ -33,10 +33,16 @@ class PeerRoles:
     """Workers of one stage that compute one layer together, and wait for one another in it."""
     nodes: tuple[str, ...]
     """Of each worker."""
+    same_ranks: Integers
+    """Of each worker: the number of those with all of its ranks but the data-parallel one, however few they are."""
 
     def compared(self, values: Doubles, least: int) -> Doubles:
         """Each value beside those of its peers; NaN where these are too few."""
         return above_peers(np.where(self.role > 0, values, np.nan), self.role, least)
+
+    def groups(self) -> list[Integers]:
+        """The workers of each role."""
+        return [np.flatnonzero(self.role == number) for number in range(1, int(self.role.max(initial=0)) + 1)]
 
     def stage_of(self, index: int) -> Integers:
         """Workers that compute one layer with this one, itself among them."""
@@ -58,10 +64,13 @@ def peer_roles(workers: tuple[str, ...], layout: Layout | None, least: int) -> P
     role = np.zeros(len(workers), dtype=np.int64)
     for number, group in enumerate(groups, 1):
         role[group] = number
+    same_ranks = np.zeros(len(workers), dtype=np.int64)
+    for number, group in enumerate(fine.values()):
+        same_ranks[group] = number
     known = len(set(at)) > 1
     replicas = [group for group in _indices([(each.dp, each.cp, each.ep) for each in at]).values() if known and len({at[index].pp for index in group.tolist()}) > 1]
     tensor = [group for group in _indices([(each.dp, each.pp, each.cp, each.ep) for each in at]).values() if known and len({at[index].tp for index in group.tolist()}) > 1]
-    return PeerRoles(role, tuple(replicas), tuple(tensor), tuple(node_of_worker(worker) for worker in workers))
+    return PeerRoles(role, tuple(replicas), tuple(tensor), tuple(node_of_worker(worker) for worker in workers), same_ranks)
 
 
 def _indices(keys: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Integers]:

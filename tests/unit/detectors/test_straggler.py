@@ -1,5 +1,8 @@
 """A worker computes slower than its peers; told from waiting, from more work and from a busy host."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -388,3 +391,98 @@ def test_a_worker_that_is_slow_and_always_has_more_tokens_informs() -> None:
 
 def test_twin_one_that_has_just_got_more_to_do_is_no_slow_one_for_what_it_was_before() -> None:
     assert kinds(claims(SlowWorker(1, 1.5, 8), sequences(1, 8192.0, begin=8), ticks=40)) == [("worker.unequal_compute", "run/node-0/1", True)]
+
+
+# --- work of a rank, and work that wanders
+
+
+def split(nodes: int, each: int, **ranks: int) -> Layout:
+    """Worker i has the rank i % `ranks` of that kind, and is of replica i // `ranks`."""
+    ((kind, count),) = ranks.items()
+    layout = layout_of(nodes, each)
+    return msgspec.structs.replace(layout, placements=tuple(msgspec.structs.replace(place, dp=place.rank // count, **{kind: place.rank % count}) for place in layout.placements))
+
+
+def hot(who: Callable[[int], list[int]], times: float = 1.5) -> Fault:
+    """Those workers compute longer in the step of that number; the others wait for them."""
+
+    def fault(draft: Draft) -> None:
+        for step in draft.steps:
+            more = np.zeros_like(step.values["forward_s"])
+            more[who(step.number)] = times - 1.0
+            extra = more * (step.values["forward_s"] + step.values["backward_s"])
+            for phase in ("forward_s", "backward_s"):
+                step.values[phase] *= 1.0 + more
+            step.values["communication_s"] += extra.max() - extra
+            step.values["step_s"] += extra.max()
+
+    return fault
+
+
+@pytest.mark.parametrize("begin", [0, 20])
+@pytest.mark.parametrize("kind", ["ep", "tp", "cp"])
+def test_twin_a_rank_that_has_more_to_do_in_each_replica_is_not_slow(kind: str, begin: int) -> None:
+    faults = [SlowWorker(index, 1.5, begin) for index in (2, 6, 10, 14)]
+    assert claims(*faults, nodes=4, each=4, ticks=40, layout=split(4, 4, **{kind: 4})) == []
+
+
+@pytest.mark.parametrize("kind", ["ep", "tp", "cp"])
+def test_fault_a_worker_that_is_slow_beside_those_of_its_own_rank_is_named(kind: str) -> None:
+    found = claims(SlowWorker(6, 1.5, 8), nodes=4, each=4, layout=split(4, 4, **{kind: 4}))
+    assert kinds(found) == [("worker.slow", "run/node-1/2", True)]
+
+
+@pytest.mark.parametrize("kind", ["ep", "cp"])
+def test_twin_an_expert_or_a_context_rank_without_peers_is_left_alone(kind: str) -> None:
+    assert claims(SlowWorker(5, 1.5, 0), nodes=8, each=1, ticks=30, layout=split(8, 1, **{kind: 8})) == []
+
+
+@pytest.mark.parametrize(("replicas", "slow", "kind"), [(1, [1], "worker.unequal_compute"), (2, [1, 5], "worker.unequal_compute"), (2, [5], "worker.slow")])
+def test_twin_tensor_ranks_with_few_peers_are_accused_only_where_the_same_rank_of_another_replica_keeps_up(replicas: int, slow: list[int], kind: str) -> None:
+    found = claims(*(SlowWorker(index, 1.5, 5) for index in slow), nodes=replicas, each=4, layout=split(replicas, 4, tp=4))
+    assert [(claim.kind, claim.entity.name) for claim in found] == [(kind, f"run/node-{index // 4}/{index % 4}") for index in slow]
+
+
+def test_a_layout_that_is_told_late_ends_what_was_seen_without_it() -> None:
+    frames = list(job_frames(2, 4, 20, np.random.default_rng(0), faults=[SlowWorker(5, 1.5, 0)], step_s=0.25))
+    told = split(2, 4, ep=8)
+    assert claims_of(Straggler(), [replace(frame, layout=None if index < 2 else told) for index, frame in enumerate(frames)]) == []
+
+
+@pytest.mark.parametrize("each", [10, 12, 16, 40])
+def test_twin_work_that_wanders_over_the_workers_soon_accuses_nobody(each: int) -> None:
+    found = [claim for claim in claims(hot(lambda number: [number // each * 5 % 16]), nodes=4, each=4, ticks=8 * each, step_s=0.5) if claim.active]
+    assert [claim.kind for claim in found[:3]] == ["worker.slow"] * 3
+    assert {claim.kind for claim in found[4:]} == {"worker.unequal_compute"}
+    assert len(found) > 8
+    assert "work that wanders" in found[-1].evidence[-1].text
+
+
+def test_twin_work_that_wanders_is_known_in_the_next_epoch_where_each_accusation_led_to_a_restart() -> None:
+    """Nobody could keep up again: each time the job began anew."""
+    detector, accused = Straggler(), []
+    for epoch in range(1, 6):
+        layout = msgspec.structs.replace(layout_of(4, 1), epoch=epoch)
+        for frame in job_frames(4, 1, 15, np.random.default_rng(epoch), faults=[SlowWorker(epoch % 4, 1.6, 3)], layout=layout):
+            later = 15.0 * epoch
+            steps = tuple(msgspec.structs.replace(step, end=step.end + later) for step in frame.steps)
+            accused += [(epoch, claim.kind) for claim in detector.update(replace(frame, time=frame.time + later, steps=steps)) if claim.active]
+        claims_of(detector, [cut_frame(BEGAN + 15.0 * epoch + 15.0, event("epoch.started", job(), 1.0, epoch=epoch + 1))])
+    assert accused == [(1, "worker.slow"), (2, "worker.slow"), (3, "worker.slow"), (4, "worker.unequal_compute"), (5, "worker.unequal_compute")]
+
+
+def test_fault_a_worker_that_stays_slow_is_named_although_work_wandered_before() -> None:
+    def who(number: int) -> list[int]:
+        return [number // 12 * 5 % 16] if number < 96 else [3]
+
+    found = [claim for claim in claims(hot(who), nodes=4, each=4, ticks=100, step_s=0.5) if claim.active]
+    assert [(claim.kind, claim.entity.name) for claim in found[-2:]] == [("worker.unequal_compute", "run/node-0/3"), ("worker.slow", "run/node-0/3")]
+
+
+def test_fault_workers_of_a_node_that_is_slow_now_and_then_are_one_and_no_work_that_wanders() -> None:
+    def who(number: int) -> list[int]:
+        return [4, 5, 6, 7] if number // 20 % 2 else []
+
+    found = [claim for claim in claims(hot(who), hot(lambda number: [9] if number >= 110 else []), nodes=4, each=4, ticks=80, step_s=0.5) if claim.active]
+    assert {claim.kind for claim in found} == {"worker.slow"}
+    assert "run/node-2/1" in {claim.entity.name for claim in found}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from eagle_eye.app.evaluation.drill_corpus.drill_job import NOBODY, DrillJob, DrillLabel, StepSignals, TickSignals
@@ -11,6 +12,8 @@ from .signs import fault, twin
 
 LONG_S, LONGER_S = 45, 75
 SLOW_WORDS = ("throughput lost", "job slow", "slow communication", "slow input")
+RANKS = 8
+"""Experts of a replica, ranks of its tensors or of its context."""
 NOTHING_MUCH = ("", *SLOW_WORDS)
 
 
@@ -176,6 +179,63 @@ def _long_stage(job: DrillJob) -> DrillLabel:
     return DrillLabel(NOTHING_MUCH, NOBODY)
 
 
+def _split(job: DrillJob, rank: str, ranks: int) -> list[int]:
+    """Its layout says which expert (ep), context (cp) or tensor rank (tp) each worker has, and that its replicas have so many of them. Returns the rank of each worker."""
+    places = [msgspec.structs.replace(place, dp=place.dp // ranks, **{rank: place.dp % ranks}) for place in job.layout.placements]
+    job.layout = msgspec.structs.replace(job.layout, placements=tuple(places))
+    return [getattr(place, rank) for place in places]
+
+
+def _work_of_rank(rank: str) -> Callable[[DrillJob], DrillLabel]:
+    """One rank of each replica gets more to do: an expert that is chosen more often, the end of a causal context, the tensor rank with the norms."""
+
+    def happen(job: DrillJob) -> DrillLabel:
+        ranks, times = _split(job, rank, RANKS), float(job.rng.uniform(1.35, 1.6))
+        who = [at for at, each in enumerate(ranks) if each == ranks[job.target.rank]]
+
+        def change(step: StepSignals) -> None:
+            step.compute_s[who] *= times
+
+        _steps(job, change)
+        return DrillLabel(NOTHING_MUCH, NOBODY)
+
+    return happen
+
+
+def _expert_of_its_own(job: DrillJob) -> DrillLabel:
+    """As many experts as workers, one of which is chosen more often from the start: nobody has its work."""
+    times = float(job.rng.uniform(1.35, 1.6))
+    _split(job, "ep", len(job.layout.placements))
+
+    def change(step: StepSignals) -> None:
+        step.compute_s[job.target.rank] *= times
+
+    job.effect.script = change
+    return DrillLabel(NOTHING_MUCH, NOBODY)
+
+
+def _expert_wanders(job: DrillJob) -> DrillLabel:
+    """The expert that is chosen more often is another one every 16 steps."""
+    ranks, times = np.array(_split(job, "ep", RANKS)), float(job.rng.uniform(1.35, 1.6))
+
+    def change(step: StepSignals) -> None:
+        step.compute_s[ranks == step.number // 16 * 3 % RANKS] *= times
+
+    _steps(job, change)
+    return DrillLabel(NOTHING_MUCH, NOBODY)
+
+
+def _work_wanders(job: DrillJob) -> DrillLabel:
+    """More work comes to another worker every 5 steps, and nothing is logged of it."""
+    times = float(job.rng.uniform(1.35, 1.6))
+
+    def change(step: StepSignals) -> None:
+        step.compute_s[(job.target.rank + step.number // 5 * 7) % len(step.compute_s)] *= times
+
+    _steps(job, change)
+    return DrillLabel(NOTHING_MUCH, NOBODY)
+
+
 def _unknown_work(job: DrillJob) -> DrillLabel:
     """No tokens are logged: it may have more work."""
     times = float(job.rng.uniform(1.5, 2.0))
@@ -201,7 +261,7 @@ def _collects(job: DrillJob) -> DrillLabel:
         step.logged["garbage_collection_s"] = paused
 
     _steps(job, change)
-    return DrillLabel(NOTHING_MUCH, NOBODY)
+    return DrillLabel(("garbage collection", *NOTHING_MUCH), NOBODY)
 
 
 def _noisy(job: DrillJob) -> DrillLabel:
@@ -246,6 +306,12 @@ KINDS = (
     twin("one worker has longer sequences", "slow", _longer_sequences, lasts_s=LONG_S),
     twin("one worker is fast", "slow", _fast, lasts_s=LONG_S),
     twin("the last stage becomes long", "slow", _long_stage, lasts_s=LONG_S, stages=(2, 4)),
+    twin("one of eight experts is chosen more often", "slow", _work_of_rank("ep"), lasts_s=LONG_S, stages=(1,)),
+    twin("one of eight tensor ranks has more to do", "slow", _work_of_rank("tp"), lasts_s=LONG_S, stages=(1,)),
+    twin("one of eight context ranks has more to do", "slow", _work_of_rank("cp"), lasts_s=LONG_S, stages=(1,)),
+    twin("each worker has its expert, one is chosen more often", "slow", _expert_of_its_own, lasts_s=LONG_S, stages=(1,)),
+    twin("the expert that is chosen more often changes", "slow", _expert_wanders, lasts_s=LONGER_S, stages=(1,)),
+    twin("work wanders over the workers", "slow", _work_wanders, lasts_s=LONGER_S),
     twin("one worker computes longer, nobody logs tokens", "slow", _unknown_work, lasts_s=LONG_S, stages=(1,)),
     twin("one worker collects garbage", "slow", _collects, lasts_s=LONG_S),
     twin("steps of all vary more", "slow", _noisy, lasts_s=LONG_S),
