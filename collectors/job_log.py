@@ -41,6 +41,8 @@ MOST_PIECES = 64
 """Megabytes of one log that one look takes."""
 MOST_EVENTS = 128
 """Events of one log and look; how many others there were is logged."""
+LONGEST_MESSAGE = 2000
+"""Characters of a message, and of what a row finds in it."""
 LONGEST_TRACEBACK = 8000
 """Characters of a traceback in an event: its end, which has the exception."""
 SAVE_S = 5.0
@@ -67,6 +69,9 @@ class _TailedLog:
     """Of what is read now: where an epoch has begun since the last look, the one before, whose last lines these may be."""
     listed_epoch: str = ""
     skipped_bytes: int = 0
+    unread_lines: int = 0
+    rewritten: int = 0
+    """These three: of which a warning has told."""
     failed: bool = False
     unlisted: float = math.nan
     """Monotonic time since which no job names it."""
@@ -205,17 +210,27 @@ class JobLogCollector:
             followed.failed = True
             return
         followed.failed = False
-        if left_out:
-            log.warning("%s: %d further messages of this read are not reported", name, left_out)
-        if followed.tailer.skipped_bytes > followed.skipped_bytes:
-            log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, followed.tailer.skipped_bytes - followed.skipped_bytes)
-            followed.skipped_bytes = followed.tailer.skipped_bytes
+        self._warn(name, followed, left_out)
         self._positions.put(name, followed.tailer.position)
         if followed.epoch != followed.listed_epoch:
             self._save_at = -math.inf
             if followed.values is not None:
                 followed.values.begin_again()
         followed.epoch = followed.listed_epoch
+
+    @staticmethod
+    def _warn(name: str, followed: _TailedLog, left_out: int) -> None:
+        """Say what was not read or not reported."""
+        tailer, unread = followed.tailer, followed.output.unread_lines
+        if left_out:
+            log.warning("%s: %d further messages of this read are not reported", name, left_out)
+        if unread > followed.unread_lines:
+            log.warning("%s: %d further lines that look like ones before them are not read", name, unread - followed.unread_lines)
+        if tailer.skipped_bytes > followed.skipped_bytes:
+            log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, tailer.skipped_bytes - followed.skipped_bytes)
+        if tailer.rewritten > followed.rewritten:
+            log.warning("%s was truncated or replaced, and is read from its beginning", name)
+        followed.unread_lines, followed.skipped_bytes, followed.rewritten = unread, tailer.skipped_bytes, tailer.rewritten
 
     def _messages_of(self, followed: _TailedLog) -> Iterator[JobMessage]:
         """Raises OSError."""
@@ -257,11 +272,12 @@ class JobLogCollector:
         attributes = {
             "component": message.component, "code": message.code, "advice": message.advice, "log": name,
             "rank": message.rank or followed.rank, "epoch": followed.epoch, "repeated": str(repeated or ""),
-            "traceback": redact(message.traceback[-LONGEST_TRACEBACK:]),
-            **{name: redact(value) for name, value in message.groups.items() if name not in ("detail", "rank")},
+            "traceback": redact(message.traceback)[-LONGEST_TRACEBACK:],  # a secret that is cut in two is not known for one
+            **{name: redact(value)[:LONGEST_MESSAGE] for name, value in message.groups.items() if name not in ("detail", "rank")},
         }  # fmt: skip
         kind, entity = (Kind.WORKER, followed.worker) if followed.worker else (Kind.NODE, self.node)
-        return unsigned_event(f"log.{message.level}", kind, entity, self.clock.now(), redact(message.text), followed.job, **filled(attributes))
+        text = redact(message.text)[:LONGEST_MESSAGE]
+        return unsigned_event(f"log.{message.level}", kind, entity, self.clock.now(), text, followed.job, **filled(attributes))
 
 
 def _log_words(name: str) -> str:

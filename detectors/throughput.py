@@ -2,8 +2,8 @@
 
 The loss is always told. Its cause only where something shows it: other processes on a host, the CPU quota of the workers'
 cgroup, collectives or input that take longer while computing does not, the garbage collection of Python. Where one worker alone waits for its data, or
-collects garbage, the finding is that worker's. Else the cause is unknown. It accuses nobody: which worker computes longer than its peers is the straggler
-detector's to say.
+collects garbage, the finding is that worker's. Metrics that moved on most machines together with it (features/metric_shifts.py) are told as that, and
+where there is nothing of all this the cause is unknown. It accuses nobody: which worker computes longer than its peers is the straggler detector's to say.
 """
 
 import math
@@ -20,6 +20,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
+from .features.metric_shifts import MetricShifts
 from .features.processor_signals import ProcessorSignals, UsualSignals
 from .features.throughput_level import NOBODY, Level, Span, StepCost, TypicalStep, cost_of, level_of, span_of, typical
 
@@ -30,6 +31,10 @@ _NOISE = 6.0
 _PARTS = (("all of it", "step_s"), ("computing", "compute_s"), ("communication", "communication_s"), ("waiting for data", "data_s"), ("garbage collection", "garbage_s"))
 _REVISED = 0.1
 """A share that changed by so much is told anew."""
+_SAMPLES_OF_A_SPAN = 3
+"""Of the metrics, at most."""
+_SLOWLY_READ = 4
+"""Times the judged spans after which it is looked once more what moved: some metrics are read every ten seconds."""
 
 
 class _Wait(NamedTuple):
@@ -77,6 +82,11 @@ class ThroughputLoss:
     _since: float = field(default=0.0, init=False, repr=False)
     _told: tuple[float, bool] = field(default=(1.0, False), init=False, repr=False)
     """Share of the level, and whether something explains it: as they were told last."""
+    _moved: tuple[Evidence, ...] = field(default=(), init=False, repr=False)
+    """Metrics that moved with the loss, as they were told last."""
+    _lost_spans: int = field(default=0, init=False, repr=False)
+    """Judged since the loss was told."""
+    _shifts: MetricShifts = field(default_factory=MetricShifts, init=False, repr=False)
     _unseen: dict[tuple[Entity, str], int] = field(default_factory=dict, init=False, repr=False)
     """Explanations that were told → in how many spans in succession they have not been seen since."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
@@ -91,6 +101,7 @@ class ThroughputLoss:
             return
         self._signals.update(frame)
         self._usual.update(self._signals, frame.moved.get(Kind.NODE), learn=self._is_steady)
+        self._shifts.update(frame, self._newest[-1].step_s / _SAMPLES_OF_A_SPAN if self._newest else 0.0)
         job = Entity(kind=Kind.JOB, name=frame.job)
         for step in self._steps.of(frame):
             if self._claims.open and (step.epoch != self._epoch or len(step.workers) != self._workers):
@@ -102,6 +113,7 @@ class ThroughputLoss:
 
     def _begin_epoch(self) -> None:
         self._epoch, self._partial = -1, False
+        self._shifts.drop()
         self._open_span.clear()
         self._steady.clear()
         self._newest.clear()
@@ -139,6 +151,7 @@ class ThroughputLoss:
 
     def _settle(self, span: Span) -> None:
         """A span that was no loss: the level follows it as long as it is made, later it only rises."""
+        self._shifts.settle(span.end)
         self._steady.append(span)
         while len(self._steady) > self.window:
             self._steady.popleft()
@@ -174,9 +187,10 @@ class ThroughputLoss:
             self._forget_level()
             yield from self._claims.withdraw_all(self._newest[-1].end, "its steps have another amount of work now")
         elif not lost and self._is_lost(level):
-            self._since, self._told, self._unseen = self._newest[0].end - self._newest[0].seconds, (1.0, False), {}
+            self._since, self._told, self._unseen, self._moved, self._lost_spans = self._newest[0].end - self._newest[0].seconds, (1.0, False), {}, (), 0
             yield from self._report(job, level)
         elif lost and level.share(self._newest) >= 1.0 - self.lost / 2:
+            self._shifts.drop()
             yield from self._claims.withdraw_all(self._newest[-1].end, f"the job does {level.share(self._newest):.0%} of its earlier throughput again")
         elif lost:
             yield from self._report(job, level)
@@ -195,10 +209,16 @@ class ThroughputLoss:
         found = list(self._explanations(job, level.step, now, cost))
         yield from self._follow(found)
         explained = bool(self._unseen)
-        if (job, KIND) not in self._claims or explained != self._told[1] or abs(share - self._told[0]) >= _REVISED:
-            self._told = (share, explained)
+        self._lost_spans += 1
+        later = self._lost_spans == _SLOWLY_READ * self.spans and self._shifts_changed()
+        if later or (job, KIND) not in self._claims or explained != self._told[1] or abs(share - self._told[0]) >= _REVISED:
+            self._told, self._moved = (share, explained), self._shifts.lines(self._since)
             evidence = self._evidence(level, share, now, cost, explained=explained)
             yield from self._claims.report(Claim(entity=job, kind=KIND, score=0.9, since=self._since, evidence=evidence))
+
+    def _shifts_changed(self) -> bool:
+        """Other metrics moved than were told."""
+        return {line.metric for line in self._shifts.lines(self._since)} != {line.metric for line in self._moved}
 
     def _follow(self, found: list[Claim]) -> Iterator[Claim]:
         """Tell what is new, and withdraw what has not been seen for a while."""
@@ -248,6 +268,7 @@ class ThroughputLoss:
             parts = ((name, getattr(now, part), getattr(level.step, part)) for name, part in _PARTS)
             told = ", ".join(f"{name} {after:.3f} s ({before:.3f} s before)" for name, after, before in parts)
             lines.append(Evidence(text=f"of each step: {told}"))
-        if not explained:
+        lines += self._moved
+        if not explained and not self._moved:
             lines.append(Evidence(text="nothing that was seen explains it: the cause is unknown"))
         return tuple(lines)

@@ -1,10 +1,13 @@
 """Follows a growing file: whole lines, over rotation, from where it stopped.
 
-A file that is rotated by renaming is read to its end before the new one is begun; one that was truncated begins anew. A
-backlog beyond `most_backlog` bytes is passed over and counted. What is no regular file (a FIFO, a device) is refused.
+A file that is rotated by renaming is read to its end before the new one is begun; one that was truncated begins anew, also
+where it has grown beyond its old size since, or is another one with the number (inode) of the old: what stands before the place
+where the reader stopped is then other than it was. A backlog beyond `most_backlog` bytes is passed over and counted. What is no
+regular file (a FIFO, a device) is refused.
 """
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 
@@ -17,6 +20,8 @@ CHUNK = 1 << 20
 LONGEST_LINE = 1 << 20
 """A line without an end is given out in pieces of so many bytes: a progress bar may never end one."""
 MOST_BACKLOG = 64 << 20
+BEFORE = 64
+"""Bytes before the place where the reader stopped, by which it knows the file again."""
 
 
 class FilePosition(msgspec.Struct, frozen=True):
@@ -24,6 +29,8 @@ class FilePosition(msgspec.Struct, frozen=True):
 
     inode: int = 0
     offset: int = 0
+    digest: str = ""
+    """Of the last bytes before it; '' = not known, as an older agent saved it."""
 
 
 class FileTailer:
@@ -38,10 +45,14 @@ class FileTailer:
         self._owner = owner
         self.skipped_bytes = 0
         """Passed over, because the file grew faster than it was read."""
+        self.rewritten = 0
+        """How often the file had other content than before where the reader stopped, and was begun anew."""
         self._saved, self._from_end, self._most_backlog = position, from_end, most_backlog
         self._file = -1
         self._inode = 0
         self._offset = 0
+        self._before = b""
+        """The last bytes that were given out."""
         self._rest = b""
 
     @property
@@ -49,7 +60,7 @@ class FileTailer:
         """Up to where lines have been given out."""
         if self._file < 0:
             return self._saved or FilePosition()
-        return FilePosition(self._inode, self._offset - len(self._rest))
+        return FilePosition(self._inode, self._offset - len(self._rest), _digest(self._before))
 
     def read(self, most: int = CHUNK) -> bytes:
         """The next whole lines (and what a progress bar has drawn over meanwhile), about `most` bytes at once; b"" = there are none yet. Raises OSError where the file cannot be read."""
@@ -61,10 +72,13 @@ class FileTailer:
             self._leave()
             return rest + b"\n" if rest else self.read(most)
         whole, end, self._rest = _split(self._rest + data)
+        given = whole + end
         if len(self._rest) > LONGEST_LINE:
             piece, self._rest = self._rest, b""
-            return whole + end + piece + b"\n"
-        return whole + end
+            self._before = piece[-BEFORE:]
+            return given + piece + b"\n"
+        self._before = _last(self._before, given)
+        return given
 
     def close(self) -> None:
         """Give the file back; `read` opens it again, where it stopped."""
@@ -80,14 +94,23 @@ class FileTailer:
 
     def _more(self, most: int) -> bytes:
         size = os.fstat(self._file).st_size
-        if size < self._offset:  # truncated, as by `copytruncate`
-            self._offset, self._rest = 0, b""
+        if size < self._offset or (size > self._offset and not self._is_as_before()):  # truncated, as by `copytruncate`
+            self._begin_anew()
         if size - self._offset > self._most_backlog:
             self._pass_over(size)
         grown = max(0, size - self._offset)  # no more is asked for: a buffer of a megabyte for a few lines costs more than they do
         data = os.pread(self._file, min(most, CHUNK, grown), self._offset) if grown else b""
         self._offset += len(data)
         return data
+
+    def _is_as_before(self) -> bool:
+        expected = _last(self._before, self._rest)
+        found = os.pread(self._file, len(expected), self._offset - len(expected))
+        return found == expected or _is_hole(expected) or _is_hole(found)
+
+    def _begin_anew(self) -> None:
+        self.rewritten += 1
+        self._offset, self._before, self._rest = 0, b"", b""
 
     def _pass_over(self, size: int) -> None:
         """Go on near the end, with the first whole line there."""
@@ -97,6 +120,11 @@ class FileTailer:
         begin = os.pread(self._file, CHUNK, start).find(b"\n") + 1
         self._offset += begin
         self.skipped_bytes += begin
+        self._before = self._bytes_before()
+
+    def _bytes_before(self) -> bytes:
+        length = min(BEFORE, self._offset)
+        return os.pread(self._file, length, self._offset - length)
 
     def _open(self) -> bool:
         """The file in which the reader stopped, which may have another name now; else the newest. False: there is none."""
@@ -114,6 +142,7 @@ class FileTailer:
         status = os.fstat(self._file)
         self._inode, self._rest = status.st_ino, b""
         self._offset = status.st_size if saved is None and self._from_end else 0
+        self._before = self._bytes_before()
         self._from_end = False
         return True
 
@@ -133,6 +162,14 @@ class FileTailer:
         except OSError:
             return False
         self._inode, self._offset, self._rest = saved.inode, saved.offset, b""
+        self._before = self._bytes_before()
+        if not saved.digest or _digest(self._before) == saved.digest or _is_hole(self._before):
+            return True
+        if path != self.path:  # of a file that is gone by now: rotation keeps the content
+            os.close(self._file)
+            self._file = -1
+            return False
+        self._begin_anew()
         return True
 
     def _is_rotated(self) -> bool:
@@ -140,6 +177,19 @@ class FileTailer:
             return self.path.stat().st_ino != self._inode
         except FileNotFoundError:
             return False  # renamed, and the new one is not there yet
+
+
+def _last(before: bytes, data: bytes) -> bytes:
+    return data[-BEFORE:] if len(data) >= BEFORE else (before + data)[-BEFORE:]
+
+
+def _is_hole(data: bytes) -> bool:
+    """Zeros say nothing of the content: a network file system shows them where the writer's bytes have not come yet, and so does a truncated file whose writer goes on where it was."""
+    return b"\0" in data
+
+
+def _digest(data: bytes) -> str:
+    return "" if _is_hole(data) else hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def _split(data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -423,7 +423,7 @@ CAUSES = (
     ),
     *(
         Cause("stuck reading", kind, Severity.INFO, accuses=False, together_s=30.0, rivals=(("a machine that stands still", "whether its job makes progress, and its other metrics change"),))
-        for kind in ("node.reading_stuck", "gpu.reading_stuck")
+        for kind in ("node.reading_stuck", "gpu.reading_stuck", "job.reading_stuck")
     ),
     Cause("kernel error", "kernel.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("nccl outlier ranks", "nccl.outlier_ranks", Severity.INFO, accuses=False, together_s=30.0, rivals=(("ranks that wait in another communicator", "their stacks and flight recorders"),)),

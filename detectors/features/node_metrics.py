@@ -21,6 +21,9 @@ STATES_OF_GPUS = frozenset({
 })  # fmt: skip
 """Metrics that say how a GPU stands. What of them changed is an event; a node would be unusual for ever for one old remapped row."""
 
+MASKS_OF_GPUS = frozenset({"throttle_reasons"})
+"""Metrics that are sets of bits: the mean of two of them is a reason that nobody gave. What they hold the clocks down for shows in throttled_*_percent."""
+
 
 def features(frame: Frame) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
     """(nodes, metric names, nodes × names) of a tick frame: a node's own metrics and the means of its GPUs."""
@@ -31,7 +34,7 @@ def features(frame: Frame) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
         place = {node: index for index, node in enumerate(nodes)}
         home = np.array([place.get(frame.topology.gpus.get(gpu, ""), len(nodes)) for gpu in gpus])
         for name, values in sorted(frame.metrics.get(Kind.GPU, {}).items()):
-            if name not in STATES_OF_GPUS:
+            if name not in STATES_OF_GPUS | MASKS_OF_GPUS:
                 columns[GPU_PREFIX + name] = _means(values, home, len(nodes))
     if not columns:
         return nodes, (), np.zeros((len(nodes), 0), dtype=np.float32)

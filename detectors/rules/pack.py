@@ -3,11 +3,12 @@
 import errno
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,12 +28,20 @@ _AT_KEY = re.compile(r" - at `\$\.?([A-Za-z0-9_]*)")
 _FIELD = re.compile(r"field `([^`]*)`")
 
 
+class SwitchedOff(NamedTuple):
+    """A rule that a pack switches off, and where it says so."""
+
+    name: str
+    file: str
+    line: int
+
+
 @dataclass(frozen=True)
 class Pack:
     """The rules of one file that are in order, those that it switches off, and what is wrong with the others."""
 
     rules: tuple[MetricRule, ...] = ()
-    off: tuple[str, ...] = ()
+    off: tuple[SwitchedOff, ...] = ()
     problems: tuple[RuleProblem, ...] = ()
 
 
@@ -69,13 +78,24 @@ def rule_set(paths: Sequence[Path]) -> RuleSet:
 def merged(packs: Sequence[Pack]) -> RuleSet:
     """A later pack's rule takes the place of the one of its name; a rule with a mistake leaves the one before as it was."""
     chosen: dict[str, MetricRule] = {}
+    named: set[str] = set()
     problems: list[RuleProblem] = []
     for pack in packs:
+        named |= {rule.name for rule in pack.rules}
         chosen |= {rule.name: rule for rule in pack.rules}
-        for name in pack.off:
-            chosen.pop(name, None)
-        problems += pack.problems
+        for off in pack.off:
+            chosen.pop(off.name, None)
+        problems += [*pack.problems, *off_in_vain(pack, named)]
     return RuleSet(tuple(chosen.values()), tuple(problems))
+
+
+def off_in_vain(pack: Pack, named: Collection[str]) -> Iterator[RuleProblem]:
+    """What a pack switches off and nothing is called: a slip of the pen leaves the rule that was meant as it was. `named`: of the rules of all packs up to this one."""
+    for off in pack.off:
+        if off.name not in named:
+            near = get_close_matches(off.name, sorted(named), n=1)
+            meant = f"did you mean {near[0]!r}?" if near else "`eagle-eye rules list` names those that there are"
+            yield RuleProblem(off.file, off.line, f"it switches off {off.name!r}, and no rule of this release or of a pack named before it is called so: {meant}")
 
 
 def read(text: str, file: str) -> Pack:
@@ -103,7 +123,7 @@ def _refused(file: str, text: str, line: int = 1) -> Pack:
 
 def _pack(tables: Sequence[Mapping[str, Any]], lines: "_Lines") -> Pack:
     found: dict[str, MetricRule] = {}
-    off: list[str] = []
+    off: dict[str, SwitchedOff] = {}
     problems: list[RuleProblem] = []
     lines.count(len(tables))
     for number, table in enumerate(tables):
@@ -120,8 +140,8 @@ def _pack(tables: Sequence[Mapping[str, Any]], lines: "_Lines") -> Pack:
             conditions = tuple(filter(None, map(parse, conditions_of(rule))))
             found[rule.name] = MetricRule(rule, conditions, lines.file, lines.of_rule(number))
         elif not wrong:
-            off.append(rule.name)
-    return Pack(tuple(found.values()), tuple(off), tuple(problems))
+            off[rule.name] = SwitchedOff(rule.name, lines.file, lines.of_key(number, "name"))
+    return Pack(tuple(found.values()), tuple(off.values()), tuple(problems))
 
 
 def conditions_of(rule: RuleTable) -> tuple[str, ...]:
@@ -213,13 +233,14 @@ class _Lines:
 
     def problem(self, number: int, word: str, text: str) -> RuleProblem:
         """At the key or condition `word` of a rule, or where it begins."""
-        return RuleProblem(self.file, self._within(number, word), text)
+        return RuleProblem(self.file, self.of_key(number, word), text)
 
     def of_word(self, word: str) -> int:
         """Of the whole text."""
         return next((number for number, line in enumerate(self._lines, 1) if word in line), 1)
 
-    def _within(self, number: int, word: str) -> int:
+    def of_key(self, number: int, word: str) -> int:
+        """Of the key or condition `word` of a rule; where the rule begins, if it is not found."""
         first = self.of_rule(number)
         last = self._begins[number + 1] - 1 if number + 1 < len(self._begins) else len(self._lines)
         block = range(first, last + 1) if self._begins else range(0)

@@ -63,8 +63,8 @@ def list_rules(config: Config, json_lines: bool, wide: bool) -> None:
 @command.command(short_help="find the mistakes of packs, each with its file and line")
 @_files
 def check(files: Sequence[Path]) -> None:
-    """Read packs and say what is wrong in them, with file and line. Exits with 1 where a rule has a mistake. A metric that no collector of this release reads
-    is named, and is no mistake: one of your own may read it.
+    """Read packs and say what is wrong in them, with file and line. Exits with 1 where a rule has a mistake, or one is switched off that neither this release nor
+    a pack named before it has. A metric that no collector of this release reads is named, and is no mistake: one of your own may read it.
 
     \b
     Examples:
@@ -72,13 +72,13 @@ def check(files: Sequence[Path]) -> None:
       eagle-eye rules check /etc/eagle-eye/rules/*.toml
     """
     packs = [(path, load(path)) for path in files]
-    for _, pack in packs:
-        for problem in (*pack.problems, *doubts(pack.rules)):
-            print_text(Console(), str(problem))
+    wrong = merged([*shipped(), *(pack for _, pack in packs)]).problems
+    for problem in (*wrong, *doubts(rule for _, pack in packs for rule in pack.rules)):
+        print_text(Console(), str(problem))
     for path, pack in packs:
-        if not pack.problems:
+        if not any(problem.file == str(path) for problem in wrong):
             click.echo(f"{path} is fine: {_counted(pack)}")
-    if any(pack.problems for _, pack in packs):
+    if wrong:
         raise SystemExit(1)
 
 

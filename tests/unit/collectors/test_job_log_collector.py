@@ -84,6 +84,31 @@ def test_a_traceback_comes_whole_and_without_secrets(node: Node) -> None:
     assert "hunter2" not in event.message + str(event.attributes)
 
 
+def test_a_key_is_hidden_before_a_long_traceback_is_cut(node: Node) -> None:
+    key = "    -----BEGIN RSA PRIVATE KEY-----\n" + "    MIIEsecretline\n" * 150
+    frames = '  File "t.py", line 3, in f\n' * 4
+    (event,) = node.told(f'Traceback (most recent call last):\n  File "t.py", line 1\n{key}    -----END RSA PRIVATE KEY-----\n{frames}ValueError: {"z" * 7000}\non\n')
+    assert "secretline" not in event.message + str(event.attributes)
+    assert len(event.message) == job_log.LONGEST_MESSAGE
+    assert len(event.attributes["traceback"]) <= job_log.LONGEST_TRACEBACK
+
+
+def test_lines_that_are_not_read_are_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.told(f"{ERROR}\n" * 500)
+    assert "further lines that look like ones before them are not read" in caplog.text
+    caplog.clear()
+    node.told(f"{ERROR}\n")
+    assert caplog.text == ""
+
+
+def test_a_log_that_is_written_anew_is_read_from_its_beginning_and_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.told("step 1\n")
+    node.log.write_text("")
+    (event,) = node.told(f"{ERROR}\nstep 2\n")
+    assert event.message == ERROR
+    assert "was truncated or replaced" in caplog.text
+
+
 def test_an_old_log_that_is_new_to_the_agent_is_read_from_now_on(tmp_path: Path) -> None:
     node = Node(tmp_path, age_s=600.0)
     node.log.write_text(f"{ERROR}\n")

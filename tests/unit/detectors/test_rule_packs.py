@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from detectors.rules.condition import parse
-from detectors.rules.pack import LARGEST, Pack, load, read
+from detectors.rules.pack import LARGEST, Pack, SwitchedOff, load, merged, read
 from detectors.rules.rule_examples import run_examples
 
 GOOD = '''[[rule]]
@@ -69,7 +69,23 @@ def test_each_mistake_of_a_rule_is_told_and_the_other_rules_count():
 
 
 def test_a_rule_that_is_switched_off_needs_its_name_alone():
-    assert read('[[rule]]\nname = "hot"\nenabled = false\n', "p.toml") == Pack(off=("hot",))
+    assert read('[[rule]]\nname = "hot"\nenabled = false\n', "p.toml") == Pack(off=(SwitchedOff("hot", "p.toml", 2),))
+
+
+def test_a_rule_that_is_switched_off_and_does_not_exist_is_told_with_its_line_and_the_nearest_name():
+    off = read('# ours\n[[rule]]\nname = "hott"\nenabled = false\n', "off.toml")
+    [problem] = merged([read(GOOD, "p.toml"), off]).problems
+    assert str(problem).startswith("off.toml:3: it switches off 'hott'")
+    assert str(problem).endswith("did you mean 'hot'?")
+    [far] = merged([read(GOOD, "p.toml"), read('[[rule]]\nname = "zzzz"\nenabled = false\n', "off.toml")]).problems
+    assert "`eagle-eye rules list`" in far.text
+
+
+def test_a_rule_may_be_switched_off_twice_and_in_a_pack_before_but_not_in_one_that_comes_later():
+    off = read('[[rule]]\nname = "hot"\nenabled = false\n', "off.toml")
+    assert merged([read(GOOD, "p.toml"), off, off]).problems == ()
+    assert merged([read(GOOD, "p.toml"), off]).rules == ()
+    assert len(merged([off, read(GOOD, "p.toml")]).problems) == 1
 
 
 def test_rules_that_are_written_as_one_list_are_read_and_told_at_the_first_line():

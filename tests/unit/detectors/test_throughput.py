@@ -316,3 +316,87 @@ def test_share_and_window_are_settings() -> None:
     slower = each_step(longer("other_s", 0.1))
     assert found(slower, ticks=90) == []
     assert kinds(claims_of(ThroughputLoss(lost=0.1), frames(slower, ticks=90))) == [LOSS]
+
+
+# --- what moved with it ------------------------------------------------------------------------------------------------
+
+
+def moved(*faults: Fault, ticks: int = 90, nodes: int = 4, metrics: dict[Kind, dict[str, float]] | None = None) -> list[str]:
+    """The last lines that the loss was told with."""
+    layout = layout_of(nodes, 2, gpus=True)
+    there = [metric(kind, name, value, first=0) for kind, names in (metrics or {}).items() for name, value in names.items()]
+    seen = job_frames(nodes, 2, ticks, np.random.default_rng(4), faults=[*there, *faults], gpus=True, layout=layout)
+    told = [claim for claim in claims_of(ThroughputLoss(), list(seen)) if claim.kind == "job.throughput_lost" and claim.active]
+    assert told
+    return [line.text for line in told[-1].evidence[2:]]
+
+
+def times(kind: Kind, name: str, factor: float, first: int = 30, of: slice = slice(None)) -> Fault:
+    def fault(draft: Draft) -> None:
+        if draft.tick >= first:
+            draft.metrics[kind][name][of] *= np.float32(factor)
+
+    return fault
+
+
+CAPPED = (
+    each_step(longer("forward_s", 0.2)), metric(Kind.GPU, "throttle_reasons", 4.0), times(Kind.GPU, "sm_clock_mhz", 0.72), times(Kind.GPU, "power_watts", 0.7),
+)  # fmt: skip
+
+
+def test_fault_a_cap_on_all_gpus_is_told_with_the_loss_the_throttling_first_and_power_as_what_slower_steps_lower_too() -> None:
+    throttled, clock, power = moved(*CAPPED)
+    assert throttled == "moved with it: 8 of 8 GPUs are throttled that were not before (power cap)"
+    assert re.fullmatch(r"moved with it: sm_clock_mhz \d+ → 13\d\d \(median\), on 8 of 8 GPUs", clock)
+    assert "power_watts" in power
+    assert power.endswith("slower steps by themselves lower it")
+
+
+def test_fault_heat_and_a_slow_file_system_are_told_though_they_are_read_seldom_or_come_late() -> None:
+    def mounts(draft: Draft) -> None:
+        draft.entities[Kind.MOUNT] = tuple(f"node-{number}/data" for number in range(4))
+        seconds = np.full(4, 0.002 if draft.tick < 30 else 0.08, np.float32)
+        draft.metrics[Kind.MOUNT] = {"read_s": seconds if draft.tick % 10 == 0 else np.full(4, np.nan, np.float32)}
+
+    def warm(draft: Draft) -> None:
+        draft.metrics[Kind.GPU]["temperature_celsius"] += np.float32(min(max(draft.tick - 30, 0), 20))
+
+    mount, heat = moved(each_step(longer("forward_s", 0.3)), mounts, warm, ticks=150)
+    assert mount == "moved with it: read_s 0.002 → 0.08 (median), on 4 of 4 mounts"
+    assert "temperature_celsius" in heat
+
+
+def test_twin_what_slower_steps_lower_by_themselves_leaves_the_cause_unknown() -> None:
+    slower = each_step(longer("forward_s", 0.3))
+    waiting = (times(Kind.GPU, "power_watts", 0.7), times(Kind.GPU, "utilisation_percent", 0.6), times(Kind.NODE, "net_sent_bytes_per_s", 0.6))
+    assert moved(slower, *waiting) == ["nothing that was seen explains it: the cause is unknown"]
+
+
+def test_twin_a_metric_that_moves_all_the_time_or_on_few_gpus_is_not_named() -> None:
+    def swinging(draft: Draft) -> None:
+        draft.metrics[Kind.GPU]["sm_clock_mhz"] *= np.float32(0.7 if draft.tick // 12 % 2 or draft.tick >= 60 else 1.0)
+        draft.metrics[Kind.GPU]["temperature_celsius"] += np.float32(8.0 * np.sin(draft.tick / 5.0))
+
+    unknown = ["nothing that was seen explains it: the cause is unknown"]
+    assert moved(each_step(longer("forward_s", 0.3), first=60), swinging, ticks=100) == unknown
+    assert moved(each_step(longer("forward_s", 0.3)), times(Kind.GPU, "sm_clock_mhz", 0.7, of=slice(0, 3))) == unknown
+
+
+def test_what_the_gpus_of_others_on_the_same_nodes_do_is_not_told() -> None:
+    def strangers(draft: Draft) -> None:
+        draft.entities[Kind.GPU] += tuple(f"GPU-other/{number}" for number in range(16))
+        for name, values in draft.metrics[Kind.GPU].items():
+            draft.metrics[Kind.GPU][name] = np.concatenate([values, np.full(16, 1900.0 if draft.tick < 30 else 200.0, np.float32)])
+
+    assert moved(each_step(longer("forward_s", 0.3)), strangers) == ["nothing that was seen explains it: the cause is unknown"]
+
+
+def test_a_loss_after_a_restart_is_compared_with_the_time_before_it_and_not_with_the_restart() -> None:
+    detector, layouts = ThroughputLoss(), (layout_of(4, 2, gpus=True), layout_of(4, 2, gpus=True, epoch=2))
+    first, second = (
+        list(job_frames(4, 2, 60, np.random.default_rng(4), faults=faults, gpus=True, layout=layout))
+        for layout, faults in zip(layouts, ((), (each_step(longer("forward_s", 0.3), first=0), times(Kind.GPU, "sm_clock_mhz", 0.7, first=0))), strict=True)
+    )
+    begun = cut_frame(first[-1].time, event("epoch.started", job(), first[-1].time, epoch=2))
+    claims = claims_of(detector, [*first, begun, *second])
+    assert any("sm_clock_mhz" in line.text for line in claims[-1].evidence)

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from collectors.log import file_tailer
@@ -119,3 +120,53 @@ def test_twin_a_line_of_windows_is_not_torn_between_its_two_ends(log: Path) -> N
     assert tailer.read() == b""
     append(log, b"\n")
     assert tailer.read() == b"one\r\n"
+
+
+def test_a_file_that_was_truncated_and_has_grown_beyond_its_old_size_begins_anew(log: Path) -> None:
+    tailer = FileTailer(log)
+    tailer.read()
+    log.write_bytes(b"the cause is in its first line\n")
+    assert (tailer.read(), tailer.rewritten) == (b"the cause is in its first line\n", 1)
+
+
+def test_twin_a_file_that_grows_goes_on(log: Path) -> None:
+    tailer = FileTailer(log, from_end=False)
+    told = [tailer.read()]
+    for data in (b"x" * 100, b"\n", b"1 of 2\r2 o", b"f 2\n" + b"y" * 200 + b"\n"):
+        append(log, data)
+        told.append(tailer.read())
+    assert (b"".join(told), tailer.rewritten) == (log.read_bytes(), 0)
+
+
+def test_another_file_with_the_number_of_the_old_one_is_read_from_its_beginning(log: Path) -> None:
+    first = FileTailer(log, from_end=False)
+    first.read()
+    log.write_bytes(b"RuntimeError: the cause\n")
+    later = FileTailer(log, first.position)
+    assert (later.read(), later.rewritten) == (b"RuntimeError: the cause\n", 1)
+
+
+def test_twin_a_position_of_an_older_agent_has_no_digest_and_counts(log: Path) -> None:
+    saved = msgspec.json.decode(b'{"inode": %d, "offset": 4}' % log.stat().st_ino, type=FilePosition)
+    append(log, b"new\n")
+    later = FileTailer(log, saved)
+    assert (later.read(), later.rewritten) == (b"new\n", 0)
+
+
+def test_twin_zeros_that_a_network_file_system_shows_for_a_while_are_no_other_file(log: Path) -> None:
+    log.write_bytes(b"old\n" + b"\0" * 8)
+    tailer = FileTailer(log)
+    tailer.read()
+    log.write_bytes(b"old\nlate one\nnext\n")
+    tailer.read()
+    assert tailer.rewritten == 0
+
+
+def test_twin_a_writer_that_goes_on_where_it_was_in_a_truncated_file_is_followed(log: Path) -> None:
+    tailer = FileTailer(log)
+    tailer.read()
+    with log.open("r+b") as file:
+        file.truncate(0)
+        file.seek(4)
+        file.write(b"next\n")
+    assert (tailer.read(), tailer.rewritten) == (b"next\n", 0)

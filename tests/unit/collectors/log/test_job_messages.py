@@ -1,5 +1,6 @@
 """What the output of a job says: known errors and whole tracebacks."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,116 @@ def test_of_a_flood_the_first_lines_are_read_and_the_others_counted(monkeypatch:
     output = JobOutput(MESSAGES)
     assert len(said("RuntimeError: CUDA error: x\n" * 10, output)) == 3
     assert output.unread_lines == 7
+
+
+ASSERTION = "Indexing.cu:1292: indexSelectLargeIndex: block: [{0},0,0], thread: [{0},0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+
+
+def test_a_flood_of_one_error_hides_neither_another_one_nor_a_traceback() -> None:
+    output = JobOutput(MESSAGES)
+    flood = "".join(ASSERTION.format(number) for number in range(2048))
+    messages = said(flood + "OSError: [Errno 28] No space left on device\n" + TRACEBACK + "after\n", output)
+    assert [message.code for message in messages if message.code != "device_assertion"] == ["no_space", "traceback"]
+    assert output.unread_lines == 2048 - job_messages.MOST_LINES
+
+
+BAR = "".join(f"\r {step}%|{'#' * 10}          | {step}/100 [00:0{step}<01:40,  5.50it/s, loss=2.31, lr=1e-4]" for step in range(10))
+
+
+@pytest.mark.parametrize("bar", [BAR * 3, BAR, BAR.rpartition("\r")[2], "\rEpoch 0 of 3\r"])
+@pytest.mark.parametrize(("line", "says"), FAULTS)
+def test_an_error_behind_a_progress_bar_is_known(bar: str, line: str, says: tuple[str, str, str]) -> None:
+    (message,) = said(bar + line + "\n")
+    assert (message.component, message.code, message.rank, message.level) == (*says, "error")
+
+
+def test_a_progress_bar_does_not_end_a_traceback() -> None:
+    first, second = TRACEBACK[:60], TRACEBACK[60:]
+    cut = first.rindex("\n") + 1
+    for bar in (BAR + "\r", "\n" + BAR[1:] + "\n", "\rEpoch 0 of 3\rEpoch 1 of 3\r"):
+        (message,) = said(first[:cut] + bar.lstrip("\n") + first[cut:] + second + "after\n")
+        assert (message.text, message.traceback) == ("ValueError: bad token", TRACEBACK.strip()), bar
+
+
+def test_lines_of_windows_are_lines() -> None:
+    (message,) = said((TRACEBACK + "after\n").replace("\n", "\r\n"))
+    assert message.traceback == TRACEBACK.strip()
+
+
+LONGER = [
+    (
+        "RuntimeError: Error(s) in loading state_dict for GPT:\n\tMissing key(s) in state_dict: \"h.0.w\".\n\tsize mismatch for wte",
+        'RuntimeError: Error(s) in loading state_dict for GPT: Missing key(s) in state_dict: "h.0.w". size mismatch for wte',
+    ),
+    (
+        "torch.distributed.DistBackendError: NCCL error\nncclRemoteError: A call failed.\nLast error:\nConnection closed by remote peer node7<41234>",
+        "torch.distributed.DistBackendError: NCCL error ncclRemoteError: A call failed. Last error: Connection closed by remote peer node7<41234>",
+    ),
+    (
+        "ValueError: no\nCUDA kernel errors might be asynchronously reported\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "ValueError: no",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("exception", "text"), LONGER)
+def test_an_exception_of_several_lines_is_kept_whole(exception: str, text: str) -> None:
+    trace = TRACEBACK.replace("ValueError: bad token", exception)
+    (message,) = [message for message in said(trace + "after\n") if message.code == "traceback"]
+    assert (message.text, message.traceback) == (text, trace.strip())
+
+
+def test_an_exception_group_is_one_message_that_says_what_is_in_it() -> None:
+    group = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "t.py", line 3, in f
+  |     g()
+  | ExceptionGroup: two failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "t.py", line 3, in f
+    | ValueError: inner
+    +---------------- 2 ----------------
+    | OSError: other
+    +------------------------------------
+"""
+    (message,) = said(group + "after\n")
+    assert (message.text, message.traceback) == ("ExceptionGroup: two failed (2 sub-exceptions) ValueError: inner OSError: other", group.rstrip())
+
+
+PREFIXES = [
+    ("worker-0: ", ""), ("worker-0: [rank3]: ", "3"), ("[1,3]<stderr>:", "3"), ("(RayTrainWorker pid=12, ip=10.0.0.1) ", ""), ("[pod/gpt-3/pytorch] ", ""),
+    ("2025-11-30T10:00:00.123456789Z stderr F ", ""), ("2025-11-30T10:00:00.123456789Z stderr F [rank3]: ", "3"), ("3: ", "3"), ("[default3]:", "3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prefix", "rank"), PREFIXES)
+def test_the_prefix_of_who_collects_the_output_does_not_break_a_traceback(prefix: str, rank: str) -> None:
+    (message,) = said("".join(f"{prefix}{line}\n" for line in (TRACEBACK + "after").splitlines()))
+    assert (message.text, message.rank, message.traceback) == ("ValueError: bad token", rank, TRACEBACK.strip())
+
+
+def test_the_json_of_a_container_does_not_break_a_traceback() -> None:
+    lines = [json.dumps({"log": f"{line}\n", "stream": "stderr"}, separators=(",", ":")) for line in (TRACEBACK + "after").splitlines()]
+    (message,) = said("\n".join(lines) + "\n")
+    assert message.traceback == TRACEBACK.strip()
+
+
+def test_hosts_that_print_into_one_log_at_once_are_kept_apart() -> None:
+    lines = [f"node{host}: {line}\n" for line in (TRACEBACK + "after").splitlines() for host in (1, 2)]
+    assert [message.traceback for message in said("".join(lines))] == [TRACEBACK.strip()] * 2
+
+
+def test_twin_a_logger_before_a_traceback_is_no_host() -> None:
+    (message,) = said("root.ERROR: " + TRACEBACK + "after\n")
+    assert message.text == "ValueError: bad token"
+
+
+def test_a_long_line_is_cut_behind_its_secrets() -> None:
+    long = "ValueError: " + "x" * 1900 + " password='" + "S" * 300 + "'" + "y" * 1_000_000
+    (message,) = said(TRACEBACK.replace("ValueError: bad token", long) + "after\n")
+    assert "SSS" not in message.text + message.traceback
+    assert len(message.traceback) < 3000
 
 
 @settings(deadline=None)

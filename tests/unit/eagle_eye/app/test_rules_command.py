@@ -55,6 +55,15 @@ def test_a_mistake_is_told_with_its_line_and_ends_with_one(pack):
     assert f"{pack}:5: for_s is 'long'" in " ".join(checked.stdout.split())
 
 
+def test_a_pack_that_switches_off_what_does_not_exist_is_not_fine(pack):
+    pack.write_text(PACK.replace("gpu_remap_pending", "gpu_remap_pendingg"))
+    checked = typed("check", pack)
+    assert checked.exit_code == 1
+    assert f"{pack}:12: it switches off 'gpu_remap_pendingg'" in " ".join(checked.stdout.split())
+    assert "did you mean 'gpu_remap_pending'?" in " ".join(checked.stdout.split())
+    assert "is fine" not in checked.stdout
+
+
 def test_a_metric_that_nobody_reads_is_doubted_and_no_mistake(pack):
     pack.write_text(PACK.replace("temperature_celsius", "temperature_celcius"))
     checked = typed("check", pack)
