@@ -15,7 +15,7 @@ from eagle_eye.types import Claim, Entity, Evidence, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
-from .features.gradient_origins import GradientOrigins, Origin, companions, not_finite
+from .features.gradient_origins import GradientOrigin, GradientOrigins, companions, not_finite
 from .features.printed_losses import PrintedLoss, PrintedLosses
 from .features.robust_deviation import NORMAL_MAD
 
@@ -176,7 +176,7 @@ class Loss:
             claim = Claim(entity=entity, kind=NOT_FINITE, score=1.0, since=first.end, evidence=(proof, why) if why else (proof,))
             yield from self._claims.report(claim, revise=False)
 
-    def _from_origin(self, origin: Origin, what: str, metric: str, since: float) -> Iterator[Claim]:
+    def _from_origin(self, origin: GradientOrigin, what: str, metric: str, since: float) -> Iterator[Claim]:
         """These workers gave all others what is no number. `what`: came of it; `metric`: how the number of the step is to be read."""
         for name in origin.workers:
             tensor = self._gradients.tensor(name)

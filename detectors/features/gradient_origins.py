@@ -23,7 +23,7 @@ NEAR = 50
 """Steps in which a bad gradient of other workers, which passed, leaves it open who was first."""
 
 
-class Origin(NamedTuple):
+class GradientOrigin(NamedTuple):
     """Whose gradient was no number in a step in which those of the others were; (): not known."""
 
     step: int
@@ -38,10 +38,10 @@ class GradientOrigins:
     """Steps in succession, since the origin, in which the gradients of most were no numbers."""
     newest: int = -1
     """The newest step that told of gradients."""
-    _origin: Origin | None = None
+    _origin: GradientOrigin | None = None
     _scale: float = float("nan")
     """The loss scale of the step before."""
-    _passed: deque[Origin] = field(default_factory=lambda: deque(maxlen=8))
+    _passed: deque[GradientOrigin] = field(default_factory=lambda: deque(maxlen=8))
     _tensors: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -75,12 +75,12 @@ class GradientOrigins:
             self._pass()
         elif told == 1 or (len(names) > 1 and 2 * len(names) >= told):
             self.all_bad += 1
-            self._origin = self._origin or Origin(number, ())
+            self._origin = self._origin or GradientOrigin(number, ())
         elif self._origin is None:
-            self._origin = Origin(number, _first_of(names, layout))
+            self._origin = GradientOrigin(number, _first_of(names, layout))
         elif not names.issuperset(self._origin.workers):
             self._passed.append(self._origin)
-            self._origin = Origin(self._origin.step, ())
+            self._origin = GradientOrigin(self._origin.step, ())
 
     def _scale_fell(self, step: Step) -> bool:
         scales = step.values.get("loss_scale")
@@ -89,7 +89,7 @@ class GradientOrigins:
         before, self._scale = self._scale, float(np.nanmin(scales))
         return self._scale < before
 
-    def origin(self, number: int) -> Origin | None:
+    def origin(self, number: int) -> GradientOrigin | None:
         """Of what is bad in the step of that number; None: nobody is known to have been first."""
         origin = self._origin
         if origin is None or not origin.workers or not (self.all_bad or number - 1 <= self.newest <= number):

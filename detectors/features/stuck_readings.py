@@ -150,8 +150,8 @@ class StuckReadings:
         frozen = trained & self._frozen()
         known = np.count_nonzero(looked_at)
         candidates = zero | frozen
-        at_once = np.count_nonzero(zero if self.watch.held else candidates)
-        self.everywhere = 0 < known == at_once and not (self.watch.quiet and known == np.count_nonzero(zero))
+        silent = np.count_nonzero(zero if self.watch.held else candidates)
+        self.everywhere = 0 < known == silent and not (self.watch.quiet and known == np.count_nonzero(zero))
         if self.everywhere:
             self.stuck[:] = 0
             return
