@@ -160,6 +160,7 @@ def _told(sources: Sources) -> Iterator[ClockLine]:
 _LOST = {
     "eagle_eye_spool_dropped_records_total": "records of the server that found no room",
     "eagle_eye_node_dropped_records_total": "records of nodes that found no room",
+    "eagle_eye_partition_missed_ticks_total": "ticks that were left out, because what came before them was not done",
     "eagle_eye_partition_dead_letters_total": "records that could not be read",
     "eagle_eye_leader_dead_letters_total": "findings, incidents and snapshots that the leader could not use",
     "eagle_eye_history_skipped_blocks_total": "blocks without a schema",

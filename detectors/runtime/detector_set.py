@@ -17,6 +17,7 @@ from eagle_eye.writable_text import words_of, writable
 
 from .hang_watch import DetectorCall, HangWatch
 from .open_findings import OpenFindings, detector_digest
+from .tick_load import MOST
 
 LONGEST_TEXT = 4_000
 """Characters of one line of evidence: a program's message may have millions."""
@@ -41,7 +42,7 @@ class _Slot:
     detector: Detector
     digest: str
     every: int
-    """It is asked at every so many ticks."""
+    """It is asked at every so many ticks, and less often while ticks run over (tick_load.py)."""
     call: DetectorCall
     failures: int = 0
 
@@ -68,10 +69,10 @@ class DetectorSet:
         """Run the detectors on a frame: opened, revised and withdrawn findings, in the order of the detectors."""
         if frame.tick:
             self._ticks += 1
-        watch = self._watch
+        watch, stretch = self._watch, min(max(mark.stretch, 1), MOST)
         found = list(self._end_inherited(frame, mark)) if self.findings.inherited else []
         for slot in self._slots:
-            due = not frame.tick or self._ticks % slot.every == 0
+            due = not frame.tick or slot.every == 1 or self._ticks % (slot.every * stretch) == 0
             if slot.muted or not due:
                 continue
             watch.count += 1

@@ -9,6 +9,8 @@ from eagle_eye.clock import Clock
 from eagle_eye.stream import OBSERVATIONS, Position, Stream
 from eagle_eye.types import Event, Mark
 
+from .tick_load import TickLoad
+
 BOOTSTRAP_TICKS = 60
 """The bootstrap records are appended every so many ticks: a reader may begin there."""
 BootstrapRecords = Callable[[bool], list[tuple[str, bytes]]]
@@ -21,6 +23,8 @@ class MarkWriter:
     def __init__(self, stream: Stream, partition: int, *, clock: Clock, generation: int, tick_s: float) -> None:
         self.count = 0
         """Marks appended so far."""
+        self.load = TickLoad()
+        self._news = ""
         self._stream = stream
         self._partition = partition
         self._clock = clock
@@ -66,6 +70,7 @@ class MarkWriter:
             self._append("cut", newest, [])
         if now < self._next_tick or self._unread:
             return None
+        self._news = self.load.tick(now - self._next_tick, self._tick_s)
         before = bootstrap(self._ticks == 0) if self._ticks % BOOTSTRAP_TICKS == 0 else []
         positions = self._append("tick", newest, [(key or self._key, value) for key, value in before])
         self._ticks += 1
@@ -73,13 +78,18 @@ class MarkWriter:
         self._next_tick = following if following > now else now + self._tick_s  # missed ticks are not made up
         return positions[0] if before else None
 
+    def take_news(self) -> str:
+        """What a person is to be told about late ticks, once; '' if nothing."""
+        news, self._news = self._news, ""
+        return news
+
     def until_tick(self, timeout: float) -> float:
         """Seconds until the next tick, at most `timeout`."""
         return min(timeout, self._next_tick - self._clock.monotonic())
 
     def _append(self, kind: str, newest: int, before: list[tuple[str, bytes]]) -> list[Position]:
         self._highest = max(self._highest, newest) + 1
-        mark = msgspec.convert({"mark": kind, "generation": self._generation, "number": self._highest, "time": self._clock.now()}, Mark)
+        mark = msgspec.convert({"mark": kind, "generation": self._generation, "number": self._highest, "time": self._clock.now(), "stretch": self.load.stretch}, Mark)
         positions = self._stream.append(OBSERVATIONS, [*before, (self._key, wire.encode(mark))])
         self._unread = mark.number
         self._cut_due = False

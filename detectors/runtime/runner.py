@@ -50,6 +50,10 @@ class RunnerCounts:
     records: int = 0
     dead_letters: int = 0
     marks: int = 0
+    missed_ticks: int = 0
+    """Left out, because what came before them was not done."""
+    stretch: int = 1
+    """Times less often than usual detectors that judge minutes are asked."""
     frames: int = 0
     findings: int = 0
     incidents: int = 0
@@ -356,7 +360,9 @@ class Runner:
             self._unavailable = False
             self._notify("stream.recovered", f"partition {self._partition} is available again")
         bootstrap = marks.append_due(self.evaluator.number, self._bootstrap_records)
-        self.counts.marks = marks.count
+        self.counts.marks, self.counts.missed_ticks, self.counts.stretch = marks.count, marks.load.missed, marks.load.stretch
+        if news := marks.take_news():
+            self._notify("ticks.late", f"partition {self._partition}: {news}")
         if bootstrap is not None:
             self._commit_bootstrap(bootstrap)
 

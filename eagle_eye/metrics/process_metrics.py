@@ -27,6 +27,10 @@ class PartitionMetrics:
     findings: int
     incidents: int
     dead_letters: int
+    missed_ticks: int = 0
+    """Left out, because what came before them was not done."""
+    stretch: int = 1
+    """Times less often than usual detectors that judge minutes are asked."""
     fetchers: int = 0
     """Processes that read its records for this one."""
     fetched: int = 0
@@ -108,6 +112,8 @@ _OF_A_PARTITION: tuple[tuple[str, str, Callable[[PartitionMetrics], float], bool
     ("eagle_eye_partition_records", "Records read.", lambda each: each.records, True),
     ("eagle_eye_partition_frames", "Frames judged.", lambda each: each.frames, True),
     ("eagle_eye_partition_marks", "Marks appended.", lambda each: each.marks, True),
+    ("eagle_eye_partition_missed_ticks", "Ticks that were left out, because what came before them was not done.", lambda each: each.missed_ticks, True),
+    ("eagle_eye_partition_stretch", "Times less often than usual detectors that judge minutes are asked.", lambda each: each.stretch, False),
     ("eagle_eye_partition_findings", "Revisions of findings.", lambda each: each.findings, True),
     ("eagle_eye_partition_incidents", "Revisions of incidents.", lambda each: each.incidents, True),
     ("eagle_eye_partition_dead_letters", "Records that could not be read.", lambda each: each.dead_letters, True),

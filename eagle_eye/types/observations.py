@@ -201,6 +201,8 @@ class Mark(Noun, frozen=True, kw_only=True):
     generation: Number
     number: Number
     time: Time
+    stretch: Number = 1
+    """`every` of the detectors that are not asked at each tick is multiplied by it: ticks run over."""
 
 
 Record = Batch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark

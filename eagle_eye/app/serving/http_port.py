@@ -94,7 +94,7 @@ class ServerStatusReader:
             counts, reads = runner.counts, self._context.reads.get(partition)
             yield PartitionMetrics(
                 partition=partition, lag_records=lag, lag_s=max(0.0, now - counts.newest) if lag and math.isfinite(counts.newest) else 0.0,
-                last_tick=counts.last_tick, records=counts.records, frames=counts.frames, marks=counts.marks,
+                last_tick=counts.last_tick, records=counts.records, frames=counts.frames, marks=counts.marks, missed_ticks=counts.missed_ticks, stretch=counts.stretch,
                 findings=counts.findings, incidents=counts.incidents, dead_letters=counts.dead_letters,
                 fetchers=len(reads.fetchers) if reads is not None else 0, fetched=reads.fetched if reads is not None else 0,
             )  # fmt: skip
