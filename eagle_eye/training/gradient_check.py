@@ -11,7 +11,6 @@ there, too. Where one costs as much, only every so many steps are checked. On a 
 import contextlib
 import gc
 import logging
-import os
 import sys
 import threading
 import time
@@ -43,8 +42,11 @@ class GradientChecks:
         given = [each for each in parameters if _can_be_checked(each)]
         self._parameters = [weakref.ref(each) for each in given]
         """The script may let go of its model."""
-        self._sums = {device: _zeros(len(given), device) for device in {each.device for each in given}}
+        devices = {each.device for each in given}
+        self._sums = {device: _zeros(len(given), device) for device in devices}
         """Device → a tensor with one sum for each parameter, 0.0 where there is none."""
+        self._places = {device: _places(len(given), device) for device in devices}
+        """Device → 1, 2, 3, …"""
         self._every, self._due, self._seen = 1, True, False
         self._spent_ns, self._steps = 0.0, 0
         self._least_ns = self._shortest_s = float("inf")
@@ -110,9 +112,8 @@ class GradientChecks:
         """1 + the place of the last sum that is no finite number; 0: none. Leaves the sums at 0.0."""
         torch = sys.modules["torch"]
         found = None
-        for sums in self._sums.values():
-            places = torch.arange(1, len(sums) + 1, dtype=torch.float32, device=sums.device)
-            last = torch.where(torch.isfinite(sums), 0.0, places).max()
+        for device, sums in self._sums.items():
+            last = torch.where(torch.isfinite(sums), 0.0, self._places[device]).max()
             sums.zero_()
             found = last if found is None else torch.maximum(found, last.to(found.device, non_blocking=True))
         return found
@@ -138,6 +139,11 @@ def _zeros(count: int, device: Any) -> Any:
     return torch.zeros(count, dtype=torch.float32, device=device)
 
 
+def _places(count: int, device: Any) -> Any:
+    torch = sys.modules["torch"]
+    return torch.arange(1, count + 1, dtype=torch.float32, device=device)
+
+
 def _can_be_checked(tensor: Any) -> bool:
     """No part of a sharded tensor: its gradient is there once it is exchanged."""
     torch = sys.modules.get("torch")
@@ -148,13 +154,8 @@ def _can_be_checked(tensor: Any) -> bool:
 
 
 def _tell(step: int, parameter: Any) -> None:
-    launcher = os.environ.get("EAGLE_EYE_SOCKET")
-    if not launcher:
-        return
     try:
-        worker, epoch = os.environ.get("EAGLE_EYE_WORKER", ""), int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
-        shape = "x".join(map(str, parameter.shape))
-        messages.send(launcher, messages.encode("bad_gradient", worker=worker, epoch=epoch, step=step, tensor=name_of(parameter), shape=shape))
+        messages.tell_launcher("bad_gradient", step=step, tensor=name_of(parameter), shape="x".join(map(str, parameter.shape)))
     except Exception:  # noqa: BLE001 - a thread of the script's process: an exception in it would be told as the script's
         _log.debug("the launcher is not told of a bad gradient", exc_info=True)
 

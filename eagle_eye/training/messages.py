@@ -78,6 +78,7 @@ to synchronize the two, and a token that was intercepted is useless afterwards.
 
 import hashlib
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -85,6 +86,7 @@ from typing import Any
 
 from eagle_eye.errors import NewerVersion, WireError
 
+_log = logging.getLogger("eagle_eye.probe")
 VERSION = 1
 PHASES = ("other", "data", "forward", "backward", "communication", "optimizer", "evaluation", "checkpoint")
 """What a training loop does at a moment; the ring and the metric `phase` hold the index."""
@@ -171,6 +173,17 @@ def send(path: str | os.PathLike[str], message: bytes, timeout: float = 0.5) -> 
         connection.settimeout(timeout)
         connection.connect(os.fspath(path))
         connection.sendall(message)
+
+
+def tell_launcher(kind: str, **fields: Any) -> None:
+    """Send one message of this process's worker, in its epoch, to its launcher. Training goes on whether or not the launcher knows of it: nothing is raised, and without one nothing is sent."""
+    launcher = os.environ.get("EAGLE_EYE_SOCKET")
+    if launcher:
+        of = {"worker": os.environ.get("EAGLE_EYE_WORKER", ""), "epoch": int(os.environ.get("EAGLE_EYE_EPOCH") or 0)}
+        try:
+            send(launcher, encode(kind, **(of | fields)))
+        except OSError as error:
+            _log.debug("the launcher was not told: %s, %s", kind, error)
 
 
 def ask(path: str | os.PathLike[str], message: bytes, timeout: float = 2.0) -> ProbeMessage:

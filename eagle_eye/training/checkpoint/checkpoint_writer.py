@@ -342,22 +342,14 @@ def published(path: StoragePath, manifest: Manifest, keep: int = KEPT) -> None:
         checkpoint_directory.prune(path.parent, keep, published=path)
     except OSError as error:
         _log.warning("older checkpoints in %s could not be deleted: %s", path.parent, error)
-    _tell_launcher("checkpoint", step=manifest.step, path=str(path), finite=manifest.finite, epoch=manifest.epoch)
+    messages.tell_launcher("checkpoint", step=manifest.step, path=str(path), finite=manifest.finite, epoch=manifest.epoch)
 
 
 def _report_failure(unwritten: Unwritten, failure: StorageFailure, attempt: int, retry_s: float) -> None:
-    _tell_launcher(
+    messages.tell_launcher(
         "checkpoint_failed", step=unwritten.step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes,
-        needed_bytes=unwritten.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=_epoch(),
+        needed_bytes=unwritten.needed_bytes, attempt=attempt, retry_s=retry_s,
     )  # fmt: skip
-
-
-def _tell_launcher(kind: str, **fields: Any) -> None:
-    launcher = os.environ.get("EAGLE_EYE_SOCKET")
-    if launcher:
-        worker = os.environ.get("EAGLE_EYE_WORKER", "")
-        with contextlib.suppress(OSError):  # the checkpoint is valid, or missing, whether or not the launcher knows of it
-            messages.send(launcher, messages.encode(kind, worker=worker, **fields))
 
 
 _retry = SaveRetry(_write, _report_failure)

@@ -54,17 +54,7 @@ class FetchedCopies:
 
     def tell(self, step: int, tier: str, why: str) -> None:
         """The launcher, for the job's events. `step` -1: none could be used."""
-        launcher = os.environ.get("EAGLE_EYE_SOCKET", "")
-        if not launcher:
-            return
-        words = messages.encode(
-            "memory_checkpoint_loaded", worker=os.environ.get("EAGLE_EYE_WORKER", ""), pid=os.getpid(), epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
-            step=step, tier=tier, source=self.source if tier == "neighbour" else "", why=why,
-        )  # fmt: skip
-        try:
-            messages.send(launcher, words)
-        except OSError as error:
-            _log.debug("the launcher was not told what was loaded: %s", error)
+        messages.tell_launcher("memory_checkpoint_loaded", pid=os.getpid(), step=step, tier=tier, source=self.source if tier == "neighbour" else "", why=why)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -1,13 +1,10 @@
 """What the launcher and the log are told of checkpoints that the node's memory refused, and when to try again."""
 
-import contextlib
 import errno
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from eagle_eye.training import messages
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S, room_text
@@ -48,7 +45,7 @@ class FailureReport:
             "no checkpoint in memory (%s): %s; its copies need %s, %s; %s, training goes on, and it is tried again",
             self._path, failure.reason, size_text(needed), room_text(failure), safe,
         )  # fmt: skip
-        _tell_launcher(
+        messages.tell_launcher(
             "memory_checkpoint_failed", step=step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed,
             safe_step=safe_step, retry_s=delay,
         )  # fmt: skip
@@ -63,7 +60,7 @@ class FailureReport:
             "the memory of %s holds %d copies of the state, not %d: %s; %s are needed, %s. What is on its way to another node, or to storage, gives way to the save after the next",
             self._path, slots, wanted, failure.reason, size_text(needed), room_text(failure),
         )  # fmt: skip
-        _tell_launcher(
+        messages.tell_launcher(
             "memory_checkpoint_reduced", path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed, slots=slots, wanted=wanted,
         )  # fmt: skip
 
@@ -87,11 +84,3 @@ class FailureReport:
             safe = f"the newest that will be is that of step {safe_step}" if safe_step >= 0 else "there is none that will be"
             _log.warning("the checkpoint in memory of step %d will not be loaded (%s): %r%s is not finite; %s", step, self._path, names[0], more, safe)
         self._told_not_finite = bool(names)
-
-
-def _tell_launcher(kind: str, **fields: Any) -> None:
-    launcher = os.environ.get("EAGLE_EYE_SOCKET")
-    if launcher:
-        worker, epoch = os.environ.get("EAGLE_EYE_WORKER", ""), int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
-        with contextlib.suppress(OSError):  # training goes on whether or not the launcher knows of it
-            messages.send(launcher, messages.encode(kind, worker=worker, epoch=epoch, **fields))
