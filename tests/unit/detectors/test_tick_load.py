@@ -1,7 +1,7 @@
 """Ticks that run over: what judges minutes is asked less often, counted and told; what finds hangs and deaths sees every tick; a replay does the same."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -34,7 +34,6 @@ class Light:
 
     asked: ClassVar[list[float]] = []
     every: ClassVar[int] = 1
-    unused: int = field(default=0)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         self.asked.append(frame.time)

@@ -195,4 +195,5 @@ def test_what_is_no_part_of_the_state_is_said_to_be_left_out(tmp_path: Path) -> 
     assert "not in it" not in convert(ours, tmp_path / "one.pt", "--to", "torch").output, "twin"
     checkpoint.save_shard({"x": torch.ones(1)}, 2, ours, rank=0, world_size=1, per_rank={"rng": 5}, data_position={"sample": 7})
     for kind in ("torch", "dcp"):
-        assert "not in it: its data position and what each rank alone had (per_rank)" in convert(ours, tmp_path / kind, "--to", kind).output
+        said = " ".join(convert(ours, tmp_path / kind, "--to", kind).output.split())  # lines are broken where the path is long
+        assert "not in it: its data position and what each rank alone had (per_rank)" in said
