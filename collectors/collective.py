@@ -3,7 +3,6 @@
 The workers write it themselves, once a second (eagle_eye/training/group_progress.py); this collector reads their files and asks nobody.
 """
 
-import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,11 +16,10 @@ from eagle_eye.parallel_ranks import ROLES, WORKER_GROUPS, GroupRole, parallel_r
 from eagle_eye.training import group_progress
 from eagle_eye.types import Event, Kind, Reading
 
+from .agent.failure_boundary import FailureBoundary
 from .agent.job_directory import JobDirectory, LocalJob, LocalWorker
 from .agent.unsigned_event import unsigned_event
 from .worker.process_groups import BackendProgress, GroupRecord, groups_of_worker
-
-log = logging.getLogger(__name__)
 
 NAMES = tuple(f"{role}_{name}" for role in ROLES for name in ("collectives", "collectives_over", "collective_age_s"))
 EXACT = 1 << 24
@@ -56,7 +54,7 @@ class CollectiveCollector:
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))
         self._told: dict[tuple[str, int, int, int], _ReportedGroups] = {}
-        self._unreadable: set[str] = set()
+        self._boundary = FailureBoundary("collective")
 
     def collect(self) -> list[Reading | Event]:
         wall, monotonic = self.clock.now(), self.clock.monotonic()
@@ -71,19 +69,22 @@ class CollectiveCollector:
                 found += [event for worker, record in records.items() for event in self._facts(job, worker, record, wall, monotonic)]
         listed = {worker.life for job in jobs for worker in job.workers}
         self._told = {life: told for life, told in self._told.items() if life in listed}
-        return found
+        self._boundary.keep({_groups_words(worker) for job in jobs for worker in job.workers})
+        return [*found, *self._boundary.events(self.node, wall, "the process groups of every worker are read again")]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Files of process groups that are left out, each with the reason and what mends it."""
+        return self._boundary.problems
 
     def _record(self, job: LocalJob, worker: LocalWorker, monotonic: float) -> GroupRecord | None:
-        """None where there is nothing new; what cannot be read is logged once."""
-        path = group_progress.path_beside(worker.socket)
+        """None where there is nothing new; what cannot be read is told once."""
         try:
             found = groups_of_worker(job, worker)
         except (OSError, ValueError) as error:
-            if path not in self._unreadable:
-                self._unreadable.add(path)
-                log.warning("%s: the process groups of %s cannot be read: %s", path, worker.worker, error)
+            self._boundary.unreadable(_groups_words(worker), error)
             return None
-        self._unreadable.discard(path)
+        self._boundary.readable(_groups_words(worker), monotonic)
         return found if found is not None and monotonic - found.monotonic_ns / 1e9 <= OLD_S else None
 
     def _facts(self, job: LocalJob, worker: LocalWorker, record: GroupRecord, wall: float, monotonic: float) -> Iterator[Event]:
@@ -98,6 +99,10 @@ class CollectiveCollector:
         place = ", ".join(f"{name} {rank}" for name, rank in ranks.items()) or "no parallel ranks known"
         message = f"rank {worker.rank} is in {len(record.groups)} process groups: {place}"
         yield unsigned_event(WORKER_GROUPS, Kind.WORKER, worker.worker, wall, message, job.job, **facts)
+
+
+def _groups_words(worker: LocalWorker) -> str:
+    return f"process groups of {worker.worker}, file {group_progress.path_beside(worker.socket)},"
 
 
 def _row(record: GroupRecord) -> list[float]:

@@ -94,6 +94,7 @@ class FabricCollector:
         for name, port in present.items():
             known = self._ports.get(name)
             if known is None or known.port != port:
+                self._rates.forget(lambda counter, name=name: counter[0] == name)  # type: ignore[misc]
                 self._ports[name] = _WatchedPort(port, LinkCounters(port, self._files), known.changes if known else LinkChanges())
         for name in [name for name in self._ports if name not in present]:
             yield from self._gone(self._ports.pop(name))

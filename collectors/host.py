@@ -1,14 +1,16 @@
 """This node's processors, memory, disks and network, read through psutil; its file descriptors, NUMA misses, blocked processes and clock.
 
 Counters are returned as rates over the time since the last look: NaN the first time, and NaN when a counter went
-backwards (an interface was reset, a disk was taken out): never a negative or an invented number.
+backwards. Of disks, interfaces and NUMA nodes each has its own rate, and what is told is their sum: one that comes, goes,
+begins anew or takes another's name leaves its own rate out, and invents none.
 """
 
 import logging
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from eagle_eye.ranges import Seconds
 from eagle_eye.types import Kind, Reading
 
 from .node.clock_offset import ClockWatch
+from .node.counter_rates import CounterRates, total
 from .node.kernel_files import KernelFiles, count_of, names_in
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,8 @@ RATES = (
     "context_switches_per_s",
     "numa_misses_per_s",
 )
-"""The network without the loopback interface. A NUMA miss: a page that had to be taken from another node than was wanted."""
+"""The network: what went through its cards. What bridges, bonds and the interfaces of containers pass on is in it once, and the loopback is not.
+A NUMA miss: a page that had to be taken from another node than was wanted."""
 PRESSURES = ("cpu_pressure_percent", "memory_pressure_percent", "io_pressure_percent")
 """Share of the time in which some task waited for it (/proc/pressure, Linux 4.20 and later)."""
 NAMES = SHARES + GAUGES + RATES + PRESSURES + KERNEL_GAUGES
@@ -51,7 +55,9 @@ LOOPBACK = "lo"
 PROCESSES_MOST = 20_000
 """That are looked at for those that are blocked."""
 
-Counters = dict[str, float]
+HostCounter = tuple[str, str]
+"""What it becomes, or the name of the kind of processor time; and of which disk, interface or NUMA node: '' for the whole machine."""
+Values = dict[str, float]
 
 
 @dataclass
@@ -68,10 +74,14 @@ class HostCollector:
     """Where the kernel's sysfs is mounted."""
     chronyc: str = "chronyc"
     """The command that asks chronyd for the offset of the clock, once a minute; without it the offset comes from the kernel."""
+    run_dir: Path | None = None
+    """Run directory, where `pmc` may make a socket; set by the agent."""
     blocked_s: Seconds = 10.0
     """Seconds between two looks at which processes are blocked."""
     system: Any = None
     """The module `psutil`, or a stand-in for it; None imports it when it is first needed."""
+    interface_numbers: Callable[[], Iterable[tuple[int, str]]] = socket.if_nameindex
+    """The kernel's number and the name of each interface."""
     clock: Clock = field(default_factory=SystemClock)
 
     interval_s: ClassVar[float] = 1.0
@@ -85,11 +95,12 @@ class HostCollector:
     """What gives a metric a value where it has none."""
 
     def __post_init__(self) -> None:
-        self._before: Counters = {}
-        self._looked = math.nan
+        self._rates: CounterRates[HostCounter] = CounterRates()
+        self._is_card: dict[tuple[str, int], bool] = {}
+        """Of each interface, by its name and the kernel's number of it, which no second one gets: another may get the name."""
         self._logged: set[str] = set()
         self._files = KernelFiles()
-        self._clock_watch = ClockWatch(self.chronyc, clock=self.clock)
+        self._clock_watch = ClockWatch(self.chronyc, socket_folder=self.run_dir, clock=self.clock)
         self._blocked_processes = BlockedProcesses(self.proc)
         self._blocked, self._blocked_at = math.nan, -math.inf
 
@@ -98,12 +109,12 @@ class HostCollector:
             import psutil
 
             self.system = psutil
-        values = self._gauges() | self._kernel_gauges() | self._rates(self._counters())
+        values = self._gauges() | self._kernel_gauges() | self._rises(self._counters())
         row = np.array([[values.get(name, math.nan) for name in NAMES]], np.float32)
         now = self.clock.now()
         return [Reading(source="host", kind=Kind.NODE, entities=(self.node,), names=NAMES, matrix=row, time=now)]
 
-    def _gauges(self) -> Counters:
+    def _gauges(self) -> Values:
         memory = self.system.virtual_memory()
         swap = self._ask("swap", self.system.swap_memory)
         return {
@@ -114,7 +125,7 @@ class HostCollector:
             "swap_percent": swap.percent if swap else math.nan,
         }
 
-    def _kernel_gauges(self) -> Counters:
+    def _kernel_gauges(self) -> Values:
         now = self.clock.monotonic()
         if now - self._blocked_at >= self.blocked_s:
             self._blocked, self._blocked_at = self._blocked_processes.look(), now
@@ -133,48 +144,62 @@ class HostCollector:
             return math.nan
         return 100.0 * fields[0] / fields[2]
 
-    def _numa_misses(self) -> float | None:
-        """Of all NUMA nodes together: the line `numa_miss COUNT` of each; None where there are none."""
-        folder = self.sysfs / "devices/system/node"
-        texts = [self._files.text(folder / name / "numastat") or "" for name in names_in(folder) if re.fullmatch(r"node[0-9]+", name)]
-        found = [count_of(line.removeprefix("numa_miss ")) for text in texts for line in text.splitlines() if line.startswith("numa_miss ")]
-        return None if not found or None in found else float(sum(filter(None, found)))
-
-    def _counters(self) -> Counters:
-        """Everything that only rises, by the name of what it becomes."""
-        counters: Counters = dict(self.system.cpu_times()._asdict())
-        counters["context_switches_per_s"] = self.system.cpu_stats().ctx_switches
-        disk = self._ask("disks", lambda: self.system.disk_io_counters(nowrap=False))
-        if disk:
-            counters |= {"disk_read_bytes_per_s": disk.read_bytes, "disk_write_bytes_per_s": disk.write_bytes}
-        interfaces = self._ask("network", lambda: self.system.net_io_counters(pernic=True, nowrap=False)) or {}
-        cards = [counts for name, counts in interfaces.items() if name != LOOPBACK]
-        if cards:
-            counters |= {
-                "net_received_bytes_per_s": sum(card.bytes_recv for card in cards),
-                "net_sent_bytes_per_s": sum(card.bytes_sent for card in cards),
-                "net_errors_per_s": sum(card.errin + card.errout for card in cards),
-                "net_drops_per_s": sum(card.dropin + card.dropout for card in cards),
-            }
-        misses = self._numa_misses()
-        if misses is not None:
-            counters["numa_misses_per_s"] = misses
+    def _counters(self) -> dict[HostCounter, float]:
+        """Everything that only rises."""
+        counters: dict[HostCounter, float] = {(name, ""): seconds for name, seconds in self.system.cpu_times()._asdict().items()}
+        counters["context_switches_per_s", ""] = self.system.cpu_stats().ctx_switches
+        counters |= self._of_disks() | self._of_interfaces() | self._numa_misses()
         for name in PRESSURES:
             waited = self._ask(name, partial(_waited, self.pressure / name.partition("_")[0]))
             if waited is not None:
-                counters[name] = waited
+                counters[name, ""] = waited
         return counters
 
-    def _rates(self, counters: Counters) -> Counters:
-        now = self.clock.monotonic()
-        elapsed, self._looked = now - self._looked, now
-        before, self._before = self._before, counters
-        if not elapsed > 0:
-            return {}
-        rise = {name: _rise(before.get(name, math.nan), count) for name, count in counters.items()}
-        rates = {name: rise.get(name, math.nan) / elapsed for name in RATES}
-        pressures = {name: rise.get(name, math.nan) / elapsed * 100 for name in PRESSURES}
-        return rates | pressures | _shares(rise)
+    def _of_disks(self) -> dict[HostCounter, float]:
+        """Of each whole disk: what the kernel counts of a partition is in its disk."""
+        disks = self._ask("disks", lambda: self.system.disk_io_counters(perdisk=True, nowrap=False)) or {}
+        whole = disks.keys() & {name.replace("!", "/") for name in names_in(self.sysfs / "block")}
+        return {
+            (name, disk): count
+            for disk in whole
+            for name, count in (("disk_read_bytes_per_s", disks[disk].read_bytes), ("disk_write_bytes_per_s", disks[disk].write_bytes))
+        }
+
+    def _of_interfaces(self) -> dict[HostCounter, float]:
+        """Of each card; of each interface but the loopback where there is no card, as in a container."""
+        interfaces = self._ask("network", lambda: self.system.net_io_counters(pernic=True, nowrap=False)) or {}
+        numbers = {name: number for number, name in self._ask("numbers of interfaces", self.interface_numbers) or ()}
+        named = {(name, numbers.get(name, 0)): counts for name, counts in interfaces.items() if name != LOOPBACK}
+        self._is_card = {key: self._is_card.get(key, False) or (self.sysfs / "class/net" / key[0] / "device").exists() for key in named}
+        cards = {key: counts for key, counts in named.items() if self._is_card[key]} or named
+        return {
+            (name, f"{interface} {number}"): count
+            for (interface, number), counts in cards.items()
+            for name, count in (
+                ("net_received_bytes_per_s", counts.bytes_recv),
+                ("net_sent_bytes_per_s", counts.bytes_sent),
+                ("net_errors_per_s", counts.errin + counts.errout),
+                ("net_drops_per_s", counts.dropin + counts.dropout),
+            )
+        }
+
+    def _numa_misses(self) -> dict[HostCounter, float]:
+        """Of each NUMA node, the line `numa_miss COUNT`."""
+        folder = self.sysfs / "devices/system/node"
+        texts = {name: self._files.text(folder / name / "numastat") or "" for name in names_in(folder) if re.fullmatch(r"node[0-9]+", name)}
+        lines = {name: line for name, text in texts.items() for line in text.splitlines() if line.startswith("numa_miss ")}
+        counts = {name: count_of(line.removeprefix("numa_miss ")) for name, line in lines.items()}
+        return {("numa_misses_per_s", name): float(count) for name, count in counts.items() if count is not None}
+
+    def _rises(self, counters: dict[HostCounter, float]) -> Values:
+        """The rates of RATES and PRESSURES, and the shares of processor time."""
+        rates = self._rates.update(counters, self.clock.monotonic())
+        parts: dict[str, list[HostCounter]] = {}
+        for counter in counters:
+            parts.setdefault(counter[0], []).append(counter)
+        rises = {name: total(rates, counters_of) for name, counters_of in parts.items()}
+        pressures = {name: rises.get(name, math.nan) * 100 for name in PRESSURES}
+        return {name: rises.get(name, math.nan) for name in RATES} | pressures | _shares(rises)
 
     def _ask(self, what: str, read: Callable[[], Any]) -> Any:
         """A part that some machines do not have: None, logged once, and the rest goes on."""
@@ -187,18 +212,14 @@ class HostCollector:
             return None
 
 
-def _rise(before: float, now: float) -> float:
-    return now - before if now >= before else math.nan
-
-
-def _shares(rise: Counters) -> Counters:
+def _shares(rise: Values) -> Values:
     busy = sum(rise.get(name, 0.0) for name in BUSY)
     waiting = rise.get("iowait", 0.0)
-    total = busy + waiting + rise["idle"]
-    if not total > 0:
+    whole = busy + waiting + rise["idle"]
+    if not whole > 0:
         return {}
     parts = {"cpu_percent": busy, "cpu_iowait_percent": waiting, "cpu_steal_percent": rise.get("steal", 0.0)}
-    return {name: 100 * part / total for name, part in parts.items()}
+    return {name: 100 * part / whole for name, part in parts.items()}
 
 
 def _waited(pressure: Path) -> float:

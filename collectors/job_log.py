@@ -7,8 +7,10 @@ log/training_values.toml; other lines are not reported. Secrets are taken out be
 
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +25,7 @@ from eagle_eye.types import Event, Kind, Reading
 from .agent.failure_boundary import FailureBoundary
 from .agent.job_directory import JobDirectory, LocalJob, LocalWorker, may_name, trusted
 from .agent.unsigned_event import filled, unsigned_event
-from .log.file_tailer import CHUNK, FilePosition, FileTailer
+from .log.file_tailer import CHUNK, FilePosition, FileTailer, as_ascii
 from .log.job_messages import JobMessage, JobMessages, JobOutput
 from .log.position_file import PositionFile
 from .log.printed_values import NAMES, PrintedValues, ValueSearch
@@ -41,6 +43,8 @@ MOST_PIECES = 64
 """Megabytes of one log that one look takes."""
 MOST_EVENTS = 128
 """Events of one log and look; how many others there were is logged."""
+LOOK_S = 4.0
+"""A look that has taken so long reads one piece of each further log, and the rest at the next one."""
 LONGEST_MESSAGE = 2000
 """Characters of a message, and of what a row finds in it."""
 LONGEST_TRACEBACK = 8000
@@ -72,7 +76,10 @@ class _TailedLog:
     unread_lines: int = 0
     rewritten: int = 0
     """These three: of which a warning has told."""
-    failed: bool = False
+    of_pattern: bool = False
+    """A pattern that is no plain name has found it, and finds folders, too."""
+    utf16: bool = False
+    told_utf16: bool = False
     unlisted: float = math.nan
     """Monotonic time since which no job names it."""
 
@@ -112,32 +119,29 @@ class JobLogCollector:
         self._repeats = RepeatLimit(self.repeat_s)
         self._values = ValueSearch(ValueFormats(Path(self.value_formats) if self.value_formats else None)) if self.training_values else None
         self._followed: dict[str, _TailedLog] = {}
-        self._boundary, self._left_out = FailureBoundary("job_log"), False
+        self._boundary = FailureBoundary("job_log")
         self._second = -1
+        self._began = -math.inf
+        """Monotonic time at which the look that is under way began."""
         self._save_at = -math.inf
 
     def collect(self) -> list[Event | Reading]:
         if self.clock.monotonic() >= self._save_at:
             self._save_at = self.clock.monotonic() + SAVE_S
             self._positions.save()  # the events of the call before are with the agent now
+        self._began = self.clock.monotonic()
         self._find_logs()
         events: list[Event] = []
         for name, followed in self._followed.items():
             with self._boundary.around(_log_words(name)):
                 events.extend(self._read(name, followed))
-        return [*events, *self._readings(self.clock.now()), *self._failing()]
-
-    def _failing(self) -> Iterator[Event]:
-        """Logs that are left out, each told once, to every job of the node; and that there is none any more."""
         self._boundary.keep({_log_words(name) for name in self._followed})
-        for reason in self._boundary.news():
-            yield self._health_event("collector.failing", reason)
-        before, self._left_out = self._left_out, self._boundary.standing
-        if before and not self._left_out:
-            yield self._health_event("collector.recovered", "every log is read again")
+        return [*events, *self._readings(self.clock.now()), *self._boundary.events(self.node, self.clock.now(), "every log is read again")]
 
-    def _health_event(self, name: str, reason: str) -> Event:
-        return unsigned_event(name, Kind.NODE, self.node, self.clock.now(), reason, collector="job_log", reason=reason)
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Logs that are left out, each with the reason and what mends it."""
+        return self._boundary.problems
 
     def position_of(self, path: Path) -> FilePosition:
         """How far a log has been read."""
@@ -147,14 +151,14 @@ class JobLogCollector:
 
     def _find_logs(self) -> None:
         """Follow what is new, leave what is gone."""
-        listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log and may_name(job.user, worker.log)}
+        listed = {worker.log: (job, worker) for job in self._jobs.read() for worker in job.workers if worker.log not in ("", os.devnull) and may_name(job.user, worker.log)}
         for name, (job, worker) in listed.items():
             with self._boundary.around(_log_words(name)):
                 self._list(name, job, worker)
-        further = {str(path) for pattern in self.further_files for path in _matching(pattern)}
-        for name in further - self._followed.keys():
-            self._follow(name, None, False)
-        for name in self._followed.keys() - listed.keys() - further:
+        further = {str(path): "*" in pattern or "?" in pattern or "[" in pattern for pattern in self.further_files for path in _matching(pattern)}
+        for name in further.keys() - self._followed.keys():
+            self._follow(name, None, False).of_pattern = further[name]
+        for name in self._followed.keys() - listed.keys() - further.keys():
             self._leave(name)
 
     def _list(self, name: str, job: LocalJob, worker: LocalWorker) -> None:
@@ -205,11 +209,12 @@ class JobLogCollector:
                     told += 1
                     yield event
         except OSError as error:
-            if not followed.failed:
-                log.warning("the log %s cannot be read: %s", name, error)
-            followed.failed = True
+            if not (followed.of_pattern and os.path.isdir(name)):  # noqa: PTH112
+                self._boundary.unreadable(_log_words(name), error)
+            with suppress(OSError):
+                followed.tailer.close()  # a handle that a network file system has lost is never good again; it is opened anew, at the same place
             return
-        followed.failed = False
+        self._boundary.readable(_log_words(name), self.clock.monotonic())
         self._warn(name, followed, left_out)
         self._positions.put(name, followed.tailer.position)
         if followed.epoch != followed.listed_epoch:
@@ -228,6 +233,9 @@ class JobLogCollector:
             log.warning("%s: %d further lines that look like ones before them are not read", name, unread - followed.unread_lines)
         if tailer.skipped_bytes > followed.skipped_bytes:
             log.warning("%s: %d bytes were passed over, it grows faster than it is read", name, tailer.skipped_bytes - followed.skipped_bytes)
+        if followed.utf16 and not followed.told_utf16:
+            log.warning("%s is in UTF-16, of which only ASCII characters are read: write it in UTF-8", name)
+            followed.told_utf16 = True
         if tailer.rewritten > followed.rewritten:
             log.warning("%s was truncated or replaced, and is read from its beginning", name)
         followed.unread_lines, followed.skipped_bytes, followed.rewritten = unread, tailer.skipped_bytes, tailer.rewritten
@@ -235,12 +243,16 @@ class JobLogCollector:
     def _messages_of(self, followed: _TailedLog) -> Iterator[JobMessage]:
         """Raises OSError."""
         now = self.clock.monotonic()
-        for _ in range(MOST_PIECES):
-            piece = followed.tailer.read()
+        left = MOST_PIECES
+        while left > 0:
+            read = followed.tailer.read()
+            piece = as_ascii(read)
+            followed.utf16 = followed.utf16 or len(piece) < len(read)
             yield from followed.output.read(piece, now)
             if followed.values is not None and followed.worker:
                 followed.values.read(piece)
-            if len(piece) < CHUNK // 2:
+            left = min(left - 1, math.ceil(followed.tailer.unread_bytes / CHUNK))  # what is written meanwhile is the next look's
+            if self.clock.monotonic() - self._began > LOOK_S:
                 return
 
     def _readings(self, wall: float) -> Iterator[Reading]:

@@ -105,10 +105,12 @@ class StorageCollector:
         return found
 
     def _update(self, used: dict[str, UsedMount]) -> Iterator[Event]:
-        """Follow what the jobs use now. How a mount is when it is first seen is no change."""
+        """Follow what the jobs use now. How a mount is when it is first seen is no change, also where another was mounted there before."""
         self._mounts = {point: watched for point, watched in self._mounts.items() if point in used}
         for point, each in used.items():
-            watched = self._mounts.setdefault(point, _WatchedMount(each, each.mount.read_only))
+            watched = self._mounts.get(point)
+            if watched is None or watched.used.mount.device != each.mount.device:
+                watched = self._mounts[point] = _WatchedMount(each, each.mount.read_only)
             watched.used, before = each, watched.read_only
             watched.read_only = each.mount.read_only
             if watched.read_only and not before:

@@ -6,7 +6,7 @@ for stalls, which is cheap; once a second it also returns the current metrics an
 
 import logging
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +67,8 @@ class TrainingCollector:
         self._workers: dict[tuple[str, int, int, int], WatchedWorker] = {}
         self._removed: set[tuple[str, int, int, int]] = set()
         self._names: dict[str, list[str]] = {}
-        self._unreadable = False
+        self._left_out: dict[str, str] = {}
+        """Worker or job, in words, that it was told of that it cannot be read → its job."""
         self._last_second = -1
         self._collected = -math.inf
         self._boundary = FailureBoundary("training")
@@ -95,9 +96,11 @@ class TrainingCollector:
             found += self._readings(wall, monotonic)
             self._collect_garbage(jobs, monotonic)
         self._remove(gone, listed.keys())
-        self._boundary.keep({words for job, worker in listed.values() for words in (_job_words(job.job), _worker_words(worker, job.job))})
-        found += [self._failing_event(reason, wall) for reason in self._boundary.news()]
-        return found + list(self._recovered(wall))
+        jobs_of = {words: job.job for job, worker in listed.values() for words in (_job_words(job.job), _worker_words(worker, job.job))}
+        self._boundary.keep(jobs_of.keys())
+        reasons, news = self._boundary.reasons, set(self._boundary.news())
+        found += [self._failing_event(thing, jobs_of[thing], reason, wall) for thing, reason in reasons.items() if reason in news]
+        return found + list(self._recovered(reasons.keys(), wall))
 
     def _begin(self, job: LocalJob, worker: LocalWorker) -> None:
         """One that cannot even be watched is not tried again."""
@@ -125,16 +128,16 @@ class TrainingCollector:
 
     def _sample_one(self, watched: WatchedWorker, wall: float, monotonic: float, *, rings: bool) -> Iterator[Event]:
         if rings or watched.stat is None:
-            yield from self._failing(watched.open_ring(), wall)
+            yield from self._failing(watched, watched.open_ring(), wall)
         try:
             resumed = watched.sample(wall, monotonic)
         except RingError as error:
-            yield from self._failing(watched.give_up_ring(error), wall)
+            yield from self._failing(watched, watched.give_up_ring(error), wall)
             return
         if resumed:
             yield self._event("resumed", watched, wall, "moves again")
         if not watched.alive:  # it may have made its ring and died since the last run
-            yield from self._failing(watched.open_ring(), wall)
+            yield from self._failing(watched, watched.open_ring(), wall)
         if watched.ended_stopped:
             yield self._stopped_to_its_end(watched, wall)
 
@@ -246,20 +249,22 @@ class TrainingCollector:
             **attributes,
         )
 
-    def _failing(self, reason: str, wall: float) -> Iterator[Event]:
+    def _failing(self, watched: WatchedWorker, reason: str, wall: float) -> Iterator[Event]:
         if reason:
             log.warning("%s", reason)
-            yield self._failing_event(reason, wall)
+            yield self._failing_event(_worker_words(watched.worker, watched.job), watched.job, reason, wall)
 
-    def _failing_event(self, reason: str, wall: float) -> Event:
-        return unsigned_event("collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason)
+    def _failing_event(self, thing: str, job: str, reason: str, wall: float) -> Event:
+        """Told to the job that it concerns: what another user's worker cannot be read for puts no doubt on what is known of this one's."""
+        self._left_out[thing] = job
+        return unsigned_event("collector.failing", Kind.NODE, self.node, wall, reason, job, collector="training", about=thing, reason=reason)
 
-    def _recovered(self, wall: float) -> Iterator[Event]:
-        """An event once every ring is readable again."""
-        before, self._unreadable = self._unreadable, self._boundary.standing or any(each.unreadable for each in self._workers.values())
-        if before and not self._unreadable:
-            message = "every ring is readable again"
-            yield unsigned_event("collector.recovered", Kind.NODE, self.node, wall, message, collector="training", reason=message)
+    def _recovered(self, failing: Set[str], wall: float) -> Iterator[Event]:
+        """An event for each that can be read again, or is gone. `failing`: what fails otherwise than by its ring."""
+        unreadable = {_worker_words(each.worker, each.job) for each in self._workers.values() if each.unreadable}
+        for thing in sorted(self._left_out.keys() - failing - unreadable):
+            message = f"{thing} is read again, or gone"
+            yield unsigned_event("collector.recovered", Kind.NODE, self.node, wall, message, self._left_out.pop(thing), collector="training", about=thing, reason=message)
 
     # --- readings
 
@@ -290,7 +295,7 @@ class TrainingCollector:
                     for step in each.steps():
                         done.setdefault(step.epoch, {}).setdefault(each.worker.worker, []).append(step)
                 except RingError as error:
-                    yield from self._failing(each.give_up_ring(error), wall)
+                    yield from self._failing(each, each.give_up_ring(error), wall)
         names = self._names_of(workers[0].job, done.values())
         yield from (_aligned(epoch, steps_of, names) for epoch, steps_of in sorted(done.items()))
 

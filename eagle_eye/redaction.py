@@ -62,10 +62,12 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_named(_WEAK, _LISTED, rf"(?={_OPENED}[^\s'\"]{{0,200}}?\d)(?!{_OPENED}{_KEPT}){_VALUE}"), _SHOWN),
     (re.compile(rf"(?is){_WORD}(?=[\w-]++\s)(?=[\w-]*?--)(?=[\w-]*(?:{_STRONG}|{_WEAK}))([\w-]++\s++)(?!-|{_KEPT}){_VALUE}"), _SHOWN),
     (re.compile(r"(?i)(\blogin\s++\S++\s++(?:account\s++\S++\s++)?password\s++)\S++"), _SHOWN),
-    (re.compile(r"(?i)(\bwandb\s++login\b[^\n]{0,200}?)\b[0-9a-f]{40}\b"), _SHOWN),
+    (re.compile(r"(?i)(\b(?:wandb:?\s++login|wandb_api_key)\b[^\n]{0,200}?)\b[0-9a-f]{40}\b"), _SHOWN),
+    (re.compile(r"(\b(?:(?:docker|podman|nerdctl|buildah|skopeo|oras|crane|registry)\s++login|sshpass)(?:[ \t]++(?!-p)\S++){0,20}+[ \t]++-p[ \t=]*+)\S++"), _SHOWN),
+    (re.compile(r"(\b(?:mysql|mariadb)[\w-]*+(?:[ \t]++(?!-p)\S++){0,20}+[ \t]++-p)(?!thread\b)\S++"), _SHOWN),
     (re.compile(r"(\bcurl (?:-\S{1,40} ){0,8}(?:-u|--user)[ =][^\s:]{1,100}:)\S++"), _SHOWN),
     (re.compile(
-        r"\b(?:(?:hf_|gh[pousr]_|AKIA|ASIA)[A-Za-z0-9]{12,}|(?:github_pat_|[sr]k_(?:live|test)_|dop_v1_|wandb_v1_)\w{12,}|AIza[\w-]{20,}|dapi[0-9a-f]{32}"
+        r"\b(?:(?:hf_|gh[pousr]_|AKIA|ASIA)[A-Za-z0-9]{12,}|npm_[A-Za-z0-9]{30,}|(?:github_pat_|[sr]k_(?:live|test)_|dop_v1_|wandb_v1_)\w{12,}|AIza[\w-]{20,}|dapi[0-9a-f]{32}"
         r"|(?:glpat-|nvapi-|xox[abeoprs]-|xapp-|ya29\.|eyJ)[\w.-]{12,})"
     ), HIDDEN),
     (re.compile(rf"{_WORD}sk-(?=[\w.-]{{0,80}}\d)[\w.-]{{12,}}"), HIDDEN),

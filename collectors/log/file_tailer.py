@@ -62,8 +62,13 @@ class FileTailer:
             return self._saved or FilePosition()
         return FilePosition(self._inode, self._offset - len(self._rest), _digest(self._before))
 
+    @property
+    def unread_bytes(self) -> int:
+        """What the file has beyond what `read` took in; 0 also where it is not open. Raises OSError."""
+        return max(0, os.fstat(self._file).st_size - self._offset) if self._file >= 0 else 0
+
     def read(self, most: int = CHUNK) -> bytes:
-        """The next whole lines (and what a progress bar has drawn over meanwhile), about `most` bytes at once; b"" = there are none yet. Raises OSError where the file cannot be read."""
+        """The next whole lines (and what a progress bar has drawn over meanwhile), about `most` bytes at once; b"" = there are none yet, or the end of a long one was not reached (`unread_bytes`). Raises OSError where the file cannot be read."""
         if self._file < 0 and not self._open():
             return b""
         data = self._more(most)
@@ -139,6 +144,9 @@ class FileTailer:
             self._from_end = False  # what appears later is new
             self._saved = saved
             return False
+        except OSError:
+            self._saved = saved  # it may be read later: from where the reader stopped
+            raise
         status = os.fstat(self._file)
         self._inode, self._rest = status.st_ino, b""
         self._offset = status.st_size if saved is None and self._from_end else 0
@@ -177,6 +185,18 @@ class FileTailer:
             return self.path.stat().st_ino != self._inode
         except FileNotFoundError:
             return False  # renamed, and the new one is not there yet
+
+
+def as_ascii(piece: bytes) -> bytes:
+    """Output in UTF-16, as PowerShell's `>` writes it, without the zeros that stand beside each ASCII character; anything else as it is.
+
+    >>> as_ascii("CUDA error".encode("utf-16-le")), as_ascii(b"a hole: " + bytes(99))[:6]
+    (b'CUDA error', b'a hole')
+    """
+    zeros = piece.count(0)
+    if not len(piece) / 3 < zeros < len(piece) * 0.6 or max(piece[::2].count(0), piece[1::2].count(0)) < zeros * 0.9:
+        return piece
+    return piece.removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff").replace(b"\0", b"")
 
 
 def _last(before: bytes, data: bytes) -> bytes:

@@ -20,7 +20,7 @@ from .output_prefix import OutputLine, host_before, unprefixed, without_bar
 from .traceback_reader import TRACEBACK, TracebackReader
 
 COMPONENTS = ("python", "torch", "nccl", "cuda", "memory", "storage", "network", "scheduler", "framework")
-TABLES = ("job/program.toml", "job/gpu.toml", "job/site.toml")
+TABLES = ("job/program.toml", "job/process.toml", "job/gpu.toml", "job/site.toml")
 MOST_LINES = 50
 """Lines that are read for each row of the tables in one piece of output, which has up to a megabyte: rows that share a hint have as many more."""
 LONGEST_TEXT = 8000

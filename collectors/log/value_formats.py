@@ -26,14 +26,18 @@ MOST_CANDIDATES = 256
 """Sets of texts whose formats are remembered."""
 _DIGITS = r"(?=[-+]?\.?\d)[-+]?(?:\d{1,3}(?:,\d{3})++(?!\d)|\d++)?(?:\.\d*+)?(?:[eE][-+]?\d++)?"
 """Nothing of it is given back: a run of a thousand digits would be tried in all its parts."""
-_WRAPPED = r"(?:tensor\(|np\.float\d+\()?"
-"""As Python prints a tensor, or a number of numpy, that nobody has made a float."""
+_WRAPPED = r"(?:np\.float\d+\(|(?:tensor|[Aa]rray)\((?:\[(?=[^\[\],]{1,40}\]))?)?"
+"""As Python prints a tensor, or an array of JAX or numpy, of one element that nobody has made a float; one of several has no value."""
+_NO_DECIMAL_COMMA = r"(?![-+]?(?:0|\d{4,}+|\d++(?=,\d{1,2}(?!\d)|,\d{4})),\d)"
+"""2,34 is neither 2 nor 234: a number that may have a decimal comma is none. 2,345 has thousands."""
 _NOT_FINITE = r"[-+]?(?:1\.#\w+|(?i:nan(?:\(\w*\))?|inf(?:inity)?))"
 _MACROS = {
-    "NUMBER": rf"{_WRAPPED}({_NOT_FINITE}|{_DIGITS}[kKMGBT]?)(?![\w#]|\.\d)",
-    "AMOUNT": rf"(?<!\d)(?<!\d,)({_DIGITS})",
+    "NUMBER": rf"{_WRAPPED}{_NO_DECIMAL_COMMA}({_NOT_FINITE}|{_DIGITS}[kKMGBT]?)(?![\w#]|\.\d)",
+    "AMOUNT": rf"(?<!\d)(?<!\d,){_NO_DECIMAL_COMMA}({_DIGITS})",
 }
 """Each has one group. A number whose end was torn off or overwritten is none: what follows may not belong to a word, nor to another number."""
+_NO_SHARE = r"(?! ?%)"
+"""Behind a NUMBER of what is not told in percent."""
 _MAGNITUDES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _INFINITE = re.compile(r"[-+]?(?:inf|1\.#INF)", re.IGNORECASE)
 _UNITS: dict[str, tuple[str, Callable[[float], float]]] = {
@@ -200,7 +204,8 @@ def _rows_of(name: str, read: Callable[[], bytes]) -> tuple[_Row, ...]:
 def _compiled(row: _Row) -> Iterator[_Value]:
     """Raises re.error, and ValueError for an expression without NUMBER or AMOUNT."""
     for name, written in row.values.items():
-        patterns = tuple(re.compile(_expanded(each)) for each in ((written,) if isinstance(written, str) else written))
+        shares = name.startswith("mfu")
+        patterns = tuple(re.compile(_expanded(each if shares else each.replace("NUMBER", f"NUMBER{_NO_SHARE}"))) for each in ((written,) if isinstance(written, str) else written))
         if any(pattern.groups != 1 for pattern in patterns):
             raise ValueError(f"{name}: it has to have NUMBER or AMOUNT once, and no group of its own but (?:…)")
         yield name, patterns, name in row.needs and name in _SOLE

@@ -23,10 +23,13 @@ ERRORS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: 
 """ncclResult_t (nccl.h); 0 is success, 7 means that it is still under way."""
 NO_ERRORS = (0, 7)
 
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+"""A C int."""
+
 
 class _Status(msgspec.Struct, frozen=True):
-    init_state: int = 0
-    async_error: int = 0
+    init_state: _Whole = 0
+    async_error: _Whole = 0
     unresponsive: bool = False
     considered_dead: bool = False
 
@@ -34,15 +37,15 @@ class _Status(msgspec.Struct, frozen=True):
 class _Rank(msgspec.Struct, frozen=True):
     rank: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
     host: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    pid: int = -1
-    cuda_dev: int = -1
+    pid: _Whole = -1
+    cuda_dev: _Whole = -1
     status: _Status = _Status()
-    collective_counts: dict[str, int] = {}
+    collective_counts: dict[str, Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]] = {}
 
 
 class _Communicator(msgspec.Struct, frozen=True):
     hash: Annotated[str, msgspec.Meta(max_length=18)]
-    size: int = 0
+    size: _Whole = 0
     ranks: list[_Rank] = []
     missing_ranks: list[_Rank] = []
 

@@ -6,6 +6,7 @@ A clock that follows PTP (ptp4l, phc2sys) is none that the kernel knows as synch
 
 import ctypes
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,6 +33,8 @@ PTP, PTP_TO_SYSTEM = "ptp4l", "phc2sys"
 OF_SYSTEM = "-S"
 """Argument of ptp4l: it sets the machine's clock itself (software time stamps)."""
 ASK_PTP = ("-u", "-b", "0", "GET TIME_STATUS_NP")
+PTP_SOCKET = "pmc.sock"
+"""Where ptp4l sends its answer: below /var/run by itself, which a unit's sandbox makes read-only."""
 _PTP_OFFSET = re.compile(r"^\s*master_offset\s+(-?\d{1,19})\s*$", re.MULTILINE)
 _PTP_LED = re.compile(r"^\s*gmPresent\s+(true|false)\s*$", re.MULTILINE)
 
@@ -112,9 +115,12 @@ class PtpWatch:
     program: str
     every_s: float
     proc: Path
+    socket_folder: Path | None = None
+    """In which pmc may make its socket; None: where it does so by itself."""
 
     def __post_init__(self) -> None:
-        self._pmc = PolledProgram((self.program, *ASK_PTP), "the offset of a PTP clock is not known", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
+        at = ("-i", str(self.socket_folder / PTP_SOCKET)) if self.socket_folder is not None and os.access(self.socket_folder, os.W_OK) else ()
+        self._pmc = PolledProgram((self.program, *at, *ASK_PTP), "the offset of a PTP clock is not known", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
         self._looked_s = -math.inf
         self._daemons: dict[str, list[str]] = {}
         self._known = NOT_KNOWN
@@ -151,12 +157,14 @@ class ClockWatch:
     every_s: float = 60.0
     ptp_program: str = "pmc"
     proc: Path = Path("/proc")
+    socket_folder: Path | None = None
+    """In which pmc may make its socket."""
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         self._chronyc = PolledProgram((self.program, "-c", "tracking"), "the offset of the clock comes from the kernel alone", every_s=self.every_s, answer_s=ANSWER_S, largest=LARGEST)
         self._known = NOT_KNOWN
-        self._ptp = PtpWatch(self.ptp_program, self.every_s, self.proc)
+        self._ptp = PtpWatch(self.ptp_program, self.every_s, self.proc, self.socket_folder)
 
     def look(self) -> ClockOffset:
         """The newest answer; the kernel's where chronyd has none; ptp4l's where the kernel knows of nobody that sets the clock."""

@@ -1,7 +1,7 @@
 """Counters that only rise → rates."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -21,6 +21,10 @@ class CounterRates(Generic[Key]):
         if not elapsed > 0:
             return {}
         return {key: (count - before[key]) / elapsed for key, count in counters.items() if key in before and count >= before[key]}
+
+    def forget(self, is_other: Callable[[Key], bool]) -> None:
+        """These have no rate at the next look: what is counted under their keys is another thing now."""
+        self._before = {key: count for key, count in self._before.items() if not is_other(key)}
 
 
 def total(rates: Mapping[Key, float], keys: Iterable[Key]) -> float:

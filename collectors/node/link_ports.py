@@ -37,6 +37,8 @@ class LinkPort:
     """Folder of the InfiniBand or RoCE port."""
     interface: Path | None = None
     """Folder of the Ethernet interface."""
+    number_of_interface: int = 0
+    """The kernel's: another interface may get the name, and has counters of its own. 0: it has none."""
 
     @property
     def pci(self) -> str:
@@ -72,7 +74,7 @@ def find_ports(sysfs: Path) -> list[LinkPort]:
         own = next((each for each in interfaces if _is_of(each, port)), None)
         if own is not None:
             interfaces.remove(own)
-        ports.append(LinkPort(port.name, port.device, port.number, port.hardware, port.rdma, own.interface if own else None))
+        ports.append(LinkPort(port.name, port.device, port.number, port.hardware, port.rdma, own.interface if own else None, own.number_of_interface if own else 0))
     return sorted([*ports, *interfaces], key=lambda port: port.order)
 
 
@@ -89,7 +91,7 @@ def _interfaces(folder: Path) -> Iterator[LinkPort]:
         interface = folder / name
         if (interface / "device").exists() and files.text(interface / "type") != INFINIBAND:
             number = (files.count(interface / "dev_port") or 0) + 1
-            yield LinkPort(name, name, number, (interface / "device").resolve(), None, interface)
+            yield LinkPort(name, name, number, (interface / "device").resolve(), None, interface, files.count(interface / "ifindex") or 0)
 
 
 def _is_of(interface: LinkPort, port: LinkPort) -> bool:

@@ -33,6 +33,8 @@ class Mount:
     source: str
     """Device, or server and export."""
     read_only: bool
+    device: str = ""
+    """The kernel's number of the mounted file system, such as 0:52: another one may be mounted at the same point."""
 
     @property
     def is_storage(self) -> bool:
@@ -56,7 +58,7 @@ def _mount(line: str) -> Mount | None:
     if not dash or len(fields) < 6 or len(more) < 3:
         return None
     options = {*fields[5].split(","), *more[2].split(",")}
-    return Mount(_plain(fields[4]), more[0], _plain(more[1]), bool(options & READ_ONLY))
+    return Mount(_plain(fields[4]), more[0], _plain(more[1]), bool(options & READ_ONLY), fields[2])
 
 
 def _plain(text: str) -> str:

@@ -47,11 +47,11 @@ class ServerCounters:
 
     proc: Path = Path("/proc")
     lustre: tuple[Path, ...] = LUSTRE_FOLDERS
-    _rates: CounterRates[tuple[str, str]] = field(default_factory=CounterRates)
+    _rates: CounterRates[tuple[str, str, str]] = field(default_factory=CounterRates)
 
     def read(self, mounts: Mapping[str, tuple[Mount, str]], monotonic: float) -> dict[str, dict[str, float]]:
         """Name → metric of NAMES → value, where there is one. `mounts`: name → the mount, and a process that sees it."""
-        counts: dict[tuple[str, str], int] = {}
+        counts: dict[tuple[str, str, str], int] = {}
         found: dict[str, dict[str, float]] = {}
         statistics = {pid: nfs_counts(_read(self.proc / pid / "mountstats")) for pid in {pid for mount, pid in mounts.values() if mount.kind in NFS}}
         for name, (mount, pid) in mounts.items():
@@ -61,10 +61,11 @@ class ServerCounters:
             else:
                 known = statistics.get(pid, {}).get(mount.point)
             if known is not None:
-                counts |= {(name, field): count for field, count in known._asdict().items() if count >= 0}
+                counts |= {(name, mount.device, field): count for field, count in known._asdict().items() if count >= 0}
         rates = self._rates.update(counts, monotonic)
-        for name in mounts:
-            found.setdefault(name, {}).update(_metrics(name, rates))
+        for name, (mount, _) in mounts.items():
+            of_mount = {field: rate for (of, device, field), rate in rates.items() if (of, device) == (name, mount.device)}
+            found.setdefault(name, {}).update(_metrics(of_mount))
         return found
 
     def _lustre_counts(self, mount: Mount) -> ServerCounts | None:
@@ -98,11 +99,11 @@ def nfs_counts(text: str) -> dict[str, ServerCounts]:
     return found
 
 
-def _metrics(name: str, rates: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    operations, waited = rates.get((name, "operations"), 0.0), rates.get((name, "waited_us"), math.nan)
+def _metrics(rates: Mapping[str, float]) -> dict[str, float]:
+    operations, waited = rates.get("operations", 0.0), rates.get("waited_us", math.nan)
     known = {
-        "retransmissions_per_s": rates.get((name, "retransmissions"), math.nan),
-        "timeouts_per_s": rates.get((name, "timeouts"), math.nan),
+        "retransmissions_per_s": rates.get("retransmissions", math.nan),
+        "timeouts_per_s": rates.get("timeouts", math.nan),
         "round_trip_s": waited / operations / 1e6 if operations > 0 else math.nan,
     }
     return {metric: value for metric, value in known.items() if not math.isnan(value)}

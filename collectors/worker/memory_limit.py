@@ -32,7 +32,8 @@ class MemoryLimit:
         self.pid, self._proc = pid, proc
         self._membership = ""
         self._cgroups: tuple[MemoryCgroup, ...] = ()
-        self._counted: tuple[int | None, int | None] = None, None
+        self._counted: dict[MemoryCgroup, tuple[int | None, int | None]] = {}
+        """Of the one cgroup that was counted at the look before: kills, and slow-downs."""
         self._looked = -math.inf
         self._known = UNKNOWN
 
@@ -48,13 +49,13 @@ class MemoryLimit:
         membership = membership_of(self.pid, self._proc)
         if membership and membership != self._membership:
             self._membership, self._cgroups = membership, memory_cgroups_of(self.pid, self._proc)
-            self._counted = None, None
         if not self._cgroups:
             return UNKNOWN
         limit, used = max(map(_use, self._cgroups), key=lambda use: -1.0 if math.isnan(use[1]) else use[1])
         own = next((cgroup for cgroup in self._cgroups if cgroup.kills() is not None), self._cgroups[0])
-        before, self._counted = self._counted, (own.kills(), own.high_events())
-        kills, highs = (_rate(then, now, elapsed) for then, now in zip(before, self._counted, strict=True))
+        before, now = self._counted.get(own, (None, None)), (own.kills(), own.high_events())
+        self._counted = {own: now}
+        kills, highs = (_rate(*counts, elapsed) for counts in zip(before, now, strict=True))
         return MemoryUse(limit, used, kills, highs)
 
 

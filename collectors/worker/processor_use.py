@@ -88,10 +88,13 @@ class CpuQuota:
         return max(uses, key=lambda use: (use.throttled_percent, -use.processors), default=QuotaUse(0.0, NOTHING))
 
     def _throttled(self, cgroup: Cgroup) -> float:
-        now = cgroup.keyed("cpu.stat", "nr_periods") or 0, cgroup.keyed("cpu.stat", "nr_throttled") or 0
-        before = self._counted.get(cgroup, now)
-        self._counted[cgroup] = now
-        periods, throttled = now[0] - before[0], now[1] - before[1]
+        periods_now, throttled_now = cgroup.keyed("cpu.stat", "nr_periods"), cgroup.keyed("cpu.stat", "nr_throttled")
+        if periods_now is None or throttled_now is None:
+            self._counted.pop(cgroup, None)
+            return 0.0
+        before = self._counted.get(cgroup, (periods_now, throttled_now))
+        self._counted[cgroup] = periods_now, throttled_now
+        periods, throttled = periods_now - before[0], throttled_now - before[1]
         return 100.0 * min(max(throttled, 0) / periods, 1.0) if periods > 0 else 0.0
 
 

@@ -101,6 +101,7 @@ class WatchedWorker:
             writer = ProcessHandle.open(header.pid, header.start_time, self._process_user)
             if writer is not None:
                 self.process, former = writer, self.process
+                self._used, self._use = (NOTHING, NOTHING, NOTHING), ProcessorUse()  # the processor time of one is none of the other
                 if former is not None:
                     former.close()
 

@@ -17,6 +17,8 @@ MOST_DIMENSIONS = 64
 LONGEST_NAME = 64
 MOST_TYPES = 4
 LARGEST_NUMBER = (1 << 31) - 1
+MOST_ELEMENTS = 1 << 50
+"""There is no machine for more, so the size is none."""
 COALESCED = "coalesced"
 """torch's name for the end of a batch, most often of messages from one to one, which count up the collectives of those ranks alone that take part."""
 _SENT_AND_RECEIVED = frozenset({
@@ -63,9 +65,10 @@ def _elements(sizes: object) -> int:
     if not isinstance(sizes, (list, tuple)):
         return -1
     try:
-        return sum(math.prod(map(int, shape[:MOST_DIMENSIONS])) for shape in sizes)
-    except (TypeError, ValueError, OverflowError):
+        count = sum(math.prod(map(int, shape[:MOST_DIMENSIONS])) for shape in sizes)
+    except (TypeError, ValueError, OverflowError, LookupError):
         return -1
+    return count if 0 <= count <= MOST_ELEMENTS else -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import msgspec
 from eagle_eye.errors import WireError
 from eagle_eye.regular_file import read_owned
 
+from .collective_bytes import WIDTHS
 from .collective_calls import MOST_DIMENSIONS, Call, CallCollector, CallRing, GroupKey
 from .plain_pickle import plain_content
 from .repeated_entries import without_repetition
@@ -25,6 +26,8 @@ from .repeated_entries import without_repetition
 LARGEST = 256 << 20
 """Bytes of a dump; one with stacks of a ring of 20,000 has 60 MB."""
 MOST_GROUPS = 4096
+LARGEST_WHOLE = (1 << 63) - 1
+"""Of the whole numbers that torch writes."""
 _RANK = re.compile(r"(\d{1,7})\Z")
 
 
@@ -99,6 +102,8 @@ def read_dump(path: Path) -> FlightDump:
         return replace(dump_of(content, int(rank[1]) if rank else -1, cut, numbers), taken_ns=written_ns)
     except WireError as error:
         raise WireError(f"{path}: {error}") from error
+    except Exception as error:  # boundary: a file that anybody may have written costs the verdict on its own rank, not on all of them
+        raise WireError(f"{path}: no dump of a flight recorder: {type(error).__name__}: {error}") from error
 
 
 def dump_of(record: object, rank: int = -1, cut: int = 0, numbers: Sequence[list[int]] = ()) -> FlightDump:
@@ -153,7 +158,7 @@ def _group(number: object, value: object) -> tuple[str, GroupConfiguration] | No
         return None
     try:
         ranks = fields.get("ranks", "[]")
-        members = _listed(ranks) if isinstance(ranks, str) else tuple(int(rank) for rank in ranks)
+        members = _listed(ranks) if isinstance(ranks, str) else tuple(map(_whole, ranks))
     except (TypeError, ValueError, RecursionError):
         members = ()
     return name, GroupConfiguration(name, _text(fields.get("desc")), members)
@@ -162,13 +167,13 @@ def _group(number: object, value: object) -> tuple[str, GroupConfiguration] | No
 @functools.lru_cache(maxsize=64)
 def _listed(ranks: str) -> tuple[int, ...]:
     """Ranks of a group as torch writes them: all of its ranks write the same, and of a thousand dumps each holds a thousand."""
-    return tuple(int(rank) for rank in json.loads(ranks))
+    return tuple(map(_whole, json.loads(ranks)))
 
 
 def _progress(name: object, value: object) -> tuple[str, GroupProgress] | None:
     fields = _mapping(value)
     try:
-        return str(name), GroupProgress(int(fields["last_enqueued_collective"]), int(fields["last_completed_collective"]))
+        return _text(name), GroupProgress(_whole(fields["last_enqueued_collective"]), _whole(fields["last_completed_collective"]))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -195,7 +200,7 @@ def _first_and_newest(entries: Iterable[Any], collector: CallCollector) -> tuple
     for place, entry in enumerate(entries):
         try:
             group, number, over, peer_to_peer = _position(entry)
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        except (KeyError, IndexError, TypeError, ValueError):
             continue
         read += 1
         collector.add(entry, group, _text(entry["profiling_name"]), peer_to_peer=peer_to_peer)
@@ -209,14 +214,14 @@ def _first_and_newest(entries: Iterable[Any], collector: CallCollector) -> tuple
 
 
 def _position(entry: Any) -> tuple[str, int, bool, bool]:
-    """Group, number, over, peer to peer. Raises KeyError, IndexError, TypeError, ValueError and OverflowError for what is no entry."""
+    """Group, number, over, peer to peer. Raises KeyError, IndexError, TypeError and ValueError for what is no entry."""
     if not isinstance(entry, dict):
         raise TypeError("an entry has fields")
     group = entry["process_group"] if "process_group" in entry else entry.get("pg_id")
     over = bool(entry.get("retired")) or entry.get("state") == "completed"  # gloo's stay "scheduled"
     name = entry["profiling_name"]
     peer_to_peer = bool(entry["is_p2p"]) if "is_p2p" in entry else _operation(name).startswith(("send ", "recv "))
-    return _text(group[0] if isinstance(group, (list, tuple)) else group), int(entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]), over, peer_to_peer
+    return _text(group[0] if isinstance(group, (list, tuple)) else group), _whole(entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]), over, peer_to_peer
 
 
 def _operation(name: object) -> str:
@@ -233,10 +238,21 @@ def _collective(entry: Mapping[str, Any]) -> Collective:
 
 def _number(value: object) -> int:
     """0 for what is none."""
-    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+    try:
+        return _whole(value) if isinstance(value, (int, float)) else 0
+    except ValueError:
+        return 0
 
 
-_WIDTHS = {"Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Short": 2, "Float": 4, "Int": 4, "Double": 8, "Long": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
+def _whole(value: Any) -> int:
+    """Raises TypeError and ValueError for what is no number of 64 bits: infinity, which JSON writes as 1e999 too, or one of hundreds of digits."""
+    try:
+        number = int(value)
+    except OverflowError:  # infinity
+        raise ValueError("infinite") from None
+    if abs(number) > LARGEST_WHOLE:
+        raise ValueError("more than 64 bits")
+    return number
 
 
 def _bytes(sizes: object, types: object) -> int:
@@ -244,6 +260,7 @@ def _bytes(sizes: object, types: object) -> int:
     if not isinstance(sizes, (list, tuple)) or not isinstance(types, (list, tuple)) or len(sizes) != len(types):
         return 0
     try:
-        return sum(_WIDTHS.get(_text(kind), 0) * math.prod(map(int, shape[:MOST_DIMENSIONS])) for shape, kind in zip(sizes, types, strict=True))
-    except (TypeError, ValueError, OverflowError):
+        total = sum(WIDTHS.get(_text(kind), 0) * math.prod(map(_whole, shape[:MOST_DIMENSIONS])) for shape, kind in zip(sizes, types, strict=True))
+    except (TypeError, ValueError, LookupError):
         return 0
+    return _number(total)

@@ -25,6 +25,8 @@ HEAD_BYTES = 1 << 16
 KEYS_MOST = 100_000
 """Operations of communicators and ranks that are counted apart."""
 GIGABYTE = 1e9
+MOST_GIGABYTES_PER_S = 1e6
+"""A bus bandwidth beyond is none; one GPU's NVLink has 900."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Time = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -102,7 +104,7 @@ def measured_operation(line: bytes) -> MeasuredOperation | None:
 
 
 def _bandwidth(told: float | str) -> float:
-    return told * GIGABYTE if isinstance(told, float | int) and 0 <= told < math.inf else math.nan
+    return told * GIGABYTE if isinstance(told, float | int) and 0 <= told <= MOST_GIGABYTES_PER_S else math.nan
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
-from collectors import collective, fabric, host, nccl_inspector, storage
+from collectors import collective, fabric, flight_recorder, host, nccl_inspector, storage
 from collectors.log.printed_values import NAMES as PRINTED_NAMES
 from collectors.nvml.mig import MIG_NAMES
 from collectors.nvml.watched_gpu import NAMES as GPU_NAMES
@@ -20,7 +20,7 @@ def known_metrics() -> Mapping[Kind, frozenset[str]]:
         Kind.NODE: set(host.NAMES),
         Kind.LINK: set(fabric.NAMES),
         Kind.MOUNT: set(storage.NAMES),
-        Kind.WORKER: {*WORKER_NAMES, *collective.NAMES, *PRINTED_NAMES, *nccl_inspector.NAMES},
+        Kind.WORKER: {*WORKER_NAMES, *collective.NAMES, *PRINTED_NAMES, *nccl_inspector.NAMES, *flight_recorder.NAMES},
     }
     for metric in shipped_metrics():
         found[Kind(metric.kind)].add(metric.name)

@@ -20,7 +20,8 @@ class EventMetrics:
     def __init__(self) -> None:
         self._events: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
-        self._failing: dict[tuple[str, str], None] = {}
+        self._failing: dict[tuple[str, str, str], None] = {}
+        """Node, collector, and what alone it leaves out there."""
         """(node, collector) that fail now."""
         self._dropped = 0
 
@@ -42,7 +43,7 @@ class EventMetrics:
         for name, count in sorted(self._failures.items()):
             failures.add_metric([name], count)
         failing = GaugeMetricFamily("eagle_eye_collectors_failing", "Nodes on which a collector fails now.", labels=["collector"])
-        now = Counter(self._label(self._failures, collector) for _, collector in self._failing)
+        now = Counter(self._label(self._failures, collector) for _, collector in {(node, collector) for node, collector, _ in self._failing})
         for name in sorted(self._failures):
             failing.add_metric([name], now[name])
         yield from (events, failures, failing)
@@ -50,7 +51,7 @@ class EventMetrics:
 
     def _collector(self, event: Event) -> None:
         name = event.attributes.get("collector", OTHER)
-        key = (event.node, name)
+        key = (event.node, name, event.attributes.get("about", ""))
         if event.name == "collector.recovered":
             self._failing.pop(key, None)
         elif key not in self._failing:

@@ -23,7 +23,10 @@ from typing import Any
 
 from eagle_eye.service_thread import mark_service_thread
 
+from . import live_flight_recorder
+
 _log = logging.getLogger("eagle_eye.probe")
+SUFFIX = ".groups"
 EVERY_S = 1.0
 FAULTS = 10
 """After so many in succession it is given up: this torch is another one."""
@@ -39,7 +42,7 @@ _groups = "torch.distributed.distributed_c10d"
 
 def path_beside(probe_socket: str) -> str:
     """Where the worker that serves `probe_socket` writes."""
-    return f"{probe_socket}.groups"
+    return f"{probe_socket}{SUFFIX}"
 
 
 def begin(path: str, environment: Mapping[str, str]) -> None:
@@ -60,15 +63,24 @@ def _end(over: threading.Event, thread: threading.Thread) -> None:
 
 def _write_each_second(path: Path, over: threading.Event) -> None:
     mark_service_thread()
-    progress, faults = GroupProgressReader(), 0
+    progress, faults, written = GroupProgressReader(), 0, False
     while faults < FAULTS and not over.wait(EVERY_S):
         try:
             if (found := progress.read()) is not None:
+                if not written:
+                    written = True
+                    _serve_recorder(path)
                 _write(path, found)
             faults = 0
         except Exception:  # noqa: BLE001 - private parts of torch, read beside a loop that changes them; nothing may reach the script
             faults += 1
             _log.debug("the process groups cannot be read", exc_info=True)
+
+
+def _serve_recorder(path: Path) -> None:
+    """Where the script loaded torch behind the probe, as without the launcher's preload: torch's server could not begin with it."""
+    if not live_flight_recorder.serving():
+        live_flight_recorder.serve(live_flight_recorder.path_beside(str(path).removesuffix(SUFFIX)))
 
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:

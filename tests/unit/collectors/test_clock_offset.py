@@ -200,6 +200,21 @@ def test_twin_without_ptp_a_clock_that_nobody_sets_is_not_synchronised_and_no_pr
     assert ptp.calls == []
 
 
+def test_ptp4l_answers_into_the_run_directory_where_there_is_one(ptp: PtpNode) -> None:
+    """What runs in a sandbox may not write where pmc would by itself."""
+    ptp.run(10, "ptp4l", "-S")
+    ptp.status(-250, "true")
+    ptp.look()
+    assert ptp.calls == ["-u -b 0 GET TIME_STATUS_NP"]
+    ptp.watch = ClockWatch(str(ptp.folder / "no chronyc"), ptp_program=str(ptp.folder / "pmc"), proc=ptp.folder / "proc", socket_folder=ptp.folder, clock=ptp.clock)
+    ptp.look()
+    assert ptp.calls[1:] == [f"-i {ptp.folder}/pmc.sock -u -b 0 GET TIME_STATUS_NP"]
+    missing = ClockWatch(str(ptp.folder / "no chronyc"), ptp_program=str(ptp.folder / "pmc"), proc=ptp.folder / "proc", socket_folder=ptp.folder / "none", clock=ptp.clock)
+    ptp.watch = missing
+    ptp.look()
+    assert ptp.calls[2:] == ["-u -b 0 GET TIME_STATUS_NP"]
+
+
 def test_a_daemon_that_has_ended_is_not_believed_any_more(ptp: PtpNode) -> None:
     ptp.run(40, "ptp4l", "-S")
     ptp.status(0, "true")

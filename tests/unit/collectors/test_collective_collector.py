@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.agent.failure_boundary import STEADY_S
 from collectors.collective import AGAIN_S, EXACT, NAMES, OLD_S, CollectiveCollector
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Event, Reading
@@ -118,14 +119,36 @@ def test_workers_without_groups_are_none_of_its_business(node: Node) -> None:
 def test_what_is_no_record_costs_itself_and_is_told_once(node: Node, text: str | bytes, caplog: pytest.LogCaptureFixture) -> None:
     node.write_text(0, text)
     node.write(1, group("default_pg", begun=5, over=5))
-    for _ in range(3):
-        assert list(node.collect()[0]) == ["r1/n1/1"]
-    assert [record.message.count("cannot be read") for record in caplog.records] == [1]
+    looks = [node.collect() for _ in range(3)]
+    assert [list(rows) for rows, _ in looks] == [["r1/n1/1"]] * 3
+    (failing,) = [event for _, events in looks for event in events if event.name == "collector.failing"]
+    assert (failing.entity.name, failing.attributes["collector"]) == ("n1", "collective")
+    assert failing.message.startswith(f"process groups of r1/n1/0, file {node.socket(0)}.groups, is left out by the collector collective, the others are not: ")
+    assert [record.message.count("is left out") for record in caplog.records] == [1]
+    assert node.collector.problems == (failing.message,)
+
+
+@pytest.mark.parametrize("how", ["mended", "gone"])
+def test_groups_that_are_read_again_or_whose_worker_is_gone_are_told_as_over(node: Node, how: str) -> None:
+    node.write_text(0, "{")
+    assert [event.name for event in node.collect()[1]] == ["collector.failing"]
+    if how == "mended":
+        node.write(0, group("default_pg"))
+        assert [event.name for event in node.collect()[1]] == ["worker.groups"], "it may fail again at the next look"
+        node.clock.advance(STEADY_S)
+    else:
+        (node.folder / "jobs" / "r1.json").unlink()
+    assert [event.name for event in node.collect()[1]] == ["collector.recovered"]
+    assert node.collector.problems == ()
 
 
 def test_a_fifo_and_a_file_without_end_do_not_stop_it(node: Node) -> None:
     os.mkfifo(f"{node.socket(0)}.groups")
     node.write_text(1, b"[" * (2 << 20))
+    rows, (failing,) = node.collect()
+    assert rows == {}
+    assert "it is no regular file (EINVAL); name a regular file" in failing.message
+    assert "it has more than 1048576 bytes (EFBIG)" in failing.message
     assert node.collect() == ({}, [])
 
 

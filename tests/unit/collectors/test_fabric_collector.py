@@ -108,6 +108,23 @@ def test_a_counter_that_was_unreadable_for_a_look_makes_no_jump(node: Node) -> N
     assert node.rows["n1/mlx5_0:1"]["integrity_errors_per_s"] == 0.0
 
 
+def test_another_interface_or_card_of_the_same_name_invents_no_rate(node: Node) -> None:
+    interface = node.sysfs.interface("eth0", "0000:20:00.0", rx_bytes="1000")
+    node.sysfs.write(interface / "ifindex", "2")
+    node.sysfs.rdma("mlx5_0", "0000:10:00.0", symbol_error="3")
+    node.look(5)
+    node.sysfs.write(interface / "ifindex", "9")
+    node.sysfs.write(interface / "statistics" / "rx_bytes", str(5 * 10**14))
+    shutil.rmtree(node.sysfs.root / "class" / "infiniband" / "mlx5_0")
+    node.sysfs.rdma("mlx5_0", "0000:11:00.0", symbol_error="60000")
+    node.look(5)
+    assert math.isnan(node.rows["n1/eth0"]["received_bytes_per_s"])
+    assert math.isnan(node.rows["n1/mlx5_0:1"]["symbol_errors_per_s"])
+    node.sysfs.write(interface / "statistics" / "rx_bytes", str(5 * 10**14 + 500))
+    node.look(5)
+    assert (node.rows["n1/eth0"]["received_bytes_per_s"], node.rows["n1/mlx5_0:1"]["symbol_errors_per_s"]) == (100.0, 0.0)
+
+
 def test_a_file_that_cannot_be_read_costs_one_metric_and_one_log_line(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     port = node.sysfs.rdma("mlx5_0", "0000:10:00.0", symbol_error="1", port_rcv_errors="1")
     (port / "counters" / "symbol_error").unlink()

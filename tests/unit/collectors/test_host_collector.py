@@ -20,7 +20,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.times = Times(100.0, 0.0, 50.0, 1000.0, 10.0, 0.0, 0.0, 0.0, 40.0)
-        self.disk: SimpleNamespace | None = SimpleNamespace(read_bytes=1000, write_bytes=2000)
+        self.disks: dict[str, SimpleNamespace] | None = {"nvme0n1": disk(1000, 2000), "nvme0n1p1": disk(900, 1900)}
         self.cards = {"lo": card(received=10**9), "eth0": card(received=500, sent=700), "ib0": card(received=500)}
         self.switches = 1000
 
@@ -42,8 +42,9 @@ class Machine:
     def getloadavg(self) -> tuple[float, float, float]:
         return 1.5, 1.0, 0.5
 
-    def disk_io_counters(self, nowrap: bool = True) -> SimpleNamespace | None:
-        return self.disk
+    def disk_io_counters(self, perdisk: bool = False, nowrap: bool = True) -> dict[str, SimpleNamespace] | None:
+        assert perdisk
+        return self.disks
 
     def net_io_counters(self, pernic: bool = False, nowrap: bool = True) -> dict[str, SimpleNamespace]:
         return self.cards
@@ -51,6 +52,18 @@ class Machine:
 
 def card(received: int = 0, sent: int = 0) -> SimpleNamespace:
     return SimpleNamespace(bytes_recv=received, bytes_sent=sent, errin=0, errout=0, dropin=0, dropout=0)
+
+
+def disk(read: int = 0, written: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(read_bytes=read, write_bytes=written)
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    """Two disks, and no card: a container's."""
+    for name in ("nvme0n1", "nvme1n1"):
+        (tmp_path / "sys/block" / name).mkdir(parents=True)
+    return tmp_path / "sys"
 
 
 @pytest.fixture
@@ -66,8 +79,8 @@ def look(collector: HostCollector) -> dict[str, float]:
     return dict(zip(reading.names, reading.matrix[0].tolist(), strict=True))
 
 
-def test_first_look_has_gauges_and_no_rates(pressure: Path) -> None:
-    values = look(HostCollector(node="n1", system=Machine(), clock=FakeClock(), pressure=pressure))
+def test_first_look_has_gauges_and_no_rates(pressure: Path, sysfs: Path) -> None:
+    values = look(HostCollector(node="n1", system=Machine(), clock=FakeClock(), pressure=pressure, sysfs=sysfs))
     assert values["load_1"] == 1.5
     assert values["processors"] == 4.0
     assert values["memory_available_bytes"] == pytest.approx(3e9)
@@ -76,13 +89,13 @@ def test_first_look_has_gauges_and_no_rates(pressure: Path) -> None:
     assert all(math.isnan(values[name]) for name in rates)
 
 
-def test_counters_become_rates_over_the_time_that_passed(pressure: Path) -> None:
+def test_counters_become_rates_over_the_time_that_passed(pressure: Path, sysfs: Path) -> None:
     machine, clock = Machine(), FakeClock()
-    collector = HostCollector(node="n1", system=machine, clock=clock, pressure=pressure)
+    collector = HostCollector(node="n1", system=machine, clock=clock, pressure=pressure, sysfs=sysfs)
     look(collector)
     clock.advance(2.0)
     machine.times = Times(102.0, 0.0, 51.0, 1000.5, 10.25, 0.0, 0.0, 0.25, 41.0)
-    machine.disk = SimpleNamespace(read_bytes=5000, write_bytes=2000)
+    machine.disks = {"nvme0n1": disk(5000, 2000), "nvme0n1p1": disk(4900, 1900)}
     machine.cards |= {"lo": card(received=2 * 10**9), "eth0": card(received=1500, sent=1700)}
     machine.switches = 1600
     (pressure / "cpu").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n")
@@ -90,7 +103,7 @@ def test_counters_become_rates_over_the_time_that_passed(pressure: Path) -> None
     assert values["cpu_percent"] == pytest.approx(100 * 3.25 / 4)
     assert values["cpu_iowait_percent"] == pytest.approx(100 * 0.25 / 4)
     assert values["cpu_steal_percent"] == pytest.approx(100 * 0.25 / 4)
-    assert values["disk_read_bytes_per_s"] == 2000
+    assert values["disk_read_bytes_per_s"] == 2000, "what went to a partition is in its disk"
     assert values["disk_write_bytes_per_s"] == 0
     assert values["net_received_bytes_per_s"] == 500, "the loopback interface does not count"
     assert values["net_sent_bytes_per_s"] == 500
@@ -98,12 +111,12 @@ def test_counters_become_rates_over_the_time_that_passed(pressure: Path) -> None
     assert values["cpu_pressure_percent"] == pytest.approx(25.0)
 
 
-def test_a_counter_that_goes_back_is_no_reading_and_the_next_one_is(pressure: Path) -> None:
+def test_a_counter_that_goes_back_is_no_reading_and_the_next_one_is(pressure: Path, sysfs: Path) -> None:
     machine, clock = Machine(), FakeClock()
-    collector = HostCollector(system=machine, clock=clock, pressure=pressure)
+    collector = HostCollector(system=machine, clock=clock, pressure=pressure, sysfs=sysfs)
     look(collector)
     clock.advance(1.0)
-    del machine.cards["ib0"]
+    machine.cards = {"eth0": card(received=100, sent=700)}
     machine.switches = 10
     values = look(collector)
     assert math.isnan(values["net_received_bytes_per_s"])
@@ -115,10 +128,10 @@ def test_a_counter_that_goes_back_is_no_reading_and_the_next_one_is(pressure: Pa
     assert values["context_switches_per_s"] == 5
 
 
-def test_a_machine_without_disks_or_pressure_files_gives_the_rest(tmp_path: Path) -> None:
+def test_a_machine_without_disks_or_pressure_files_gives_the_rest(tmp_path: Path, sysfs: Path) -> None:
     machine, clock = Machine(), FakeClock()
-    machine.disk = None
-    collector = HostCollector(system=machine, clock=clock, pressure=tmp_path / "none")
+    machine.disks = None
+    collector = HostCollector(system=machine, clock=clock, pressure=tmp_path / "none", sysfs=sysfs)
     look(collector)
     clock.advance(1.0)
     values = look(collector)
@@ -127,8 +140,82 @@ def test_a_machine_without_disks_or_pressure_files_gives_the_rest(tmp_path: Path
     assert values["net_sent_bytes_per_s"] == 0
 
 
-def test_two_looks_at_the_same_moment_divide_by_nothing(pressure: Path) -> None:
-    collector = HostCollector(system=Machine(), clock=FakeClock(), pressure=pressure)
+# --- disks and interfaces that come, go, begin anew, or are others of the same name
+
+
+class Changing:
+    """A machine that is looked at each second."""
+
+    def __init__(self, sysfs: Path) -> None:
+        self.machine, self.clock, self.numbers = Machine(), FakeClock(), {"lo": 1, "eth0": 2, "ib0": 3}
+        self.collector = HostCollector(
+            system=self.machine, clock=self.clock, sysfs=sysfs, pressure=sysfs, interface_numbers=lambda: [(number, name) for name, number in self.numbers.items()]
+        )
+        look(self.collector)
+
+    def next(self) -> dict[str, float]:
+        self.clock.advance(1.0)
+        return look(self.collector)
+
+
+@pytest.fixture
+def changing(sysfs: Path) -> Changing:
+    return Changing(sysfs)
+
+
+def test_an_interface_that_appears_with_old_counters_invents_no_rate(changing: Changing) -> None:
+    changing.machine.cards |= {"eth0": card(received=600, sent=700), "ib1": SimpleNamespace(**{**vars(card(5 * 10**14, 10**14)), "errin": 7000, "dropout": 9000})}
+    changing.numbers["ib1"] = 4
+    values = changing.next()
+    assert [values[f"net_{name}_per_s"] for name in ("received_bytes", "sent_bytes", "errors", "drops")] == [100, 0, 0, 0]
+    changing.machine.cards["ib1"].bytes_recv += 40
+    assert changing.next()["net_received_bytes_per_s"] == 40, "from then on it counts"
+
+
+def test_an_interface_that_goes_or_begins_anew_leaves_the_rates_of_the_others(changing: Changing) -> None:
+    changing.machine.cards = {"eth0": card(received=510, sent=700)}
+    assert changing.next()["net_received_bytes_per_s"] == 10
+    changing.machine.cards |= {"ib0": card(received=2**32 - 1)}
+    changing.next()
+    changing.machine.cards |= {"eth0": card(received=515, sent=700), "ib0": card(received=3)}
+    assert changing.next()["net_received_bytes_per_s"] == 5, "a counter of four bytes that wrapped, or was reset"
+
+
+def test_another_interface_of_the_same_name_invents_no_rate(changing: Changing) -> None:
+    changing.machine.cards["ib0"], changing.numbers["ib0"] = card(received=10**14), 9
+    assert changing.next()["net_received_bytes_per_s"] == 0
+
+
+def test_where_there_are_cards_what_passes_through_them_counts_once(changing: Changing, sysfs: Path) -> None:
+    """A node of Kubernetes has an interface for each pod, and bridges and bonds beside its cards."""
+    (sysfs / "class/net/eth0/device").mkdir(parents=True)
+    changing.machine.cards |= {"bond0": card(), "veth7": card()}
+    changing.next()
+    for name in ("eth0", "bond0", "veth7"):
+        changing.machine.cards[name].bytes_recv += 50
+    assert changing.next()["net_received_bytes_per_s"] == 50
+
+
+def test_a_disk_that_appears_or_is_swapped_invents_no_rate(changing: Changing) -> None:
+    changing.machine.disks = {"nvme0n1": disk(1500, 2000), "nvme1n1": disk(10**15, 10**15)}
+    assert changing.next()["disk_read_bytes_per_s"] == 500
+    changing.machine.disks = {"nvme0n1": disk(1600, 2000), "nvme1n1": disk(4096, 0)}
+    assert changing.next()["disk_read_bytes_per_s"] == 100
+    changing.machine.disks = {"nvme1n1": disk(4196, 0)}
+    assert changing.next()["disk_read_bytes_per_s"] == 100
+
+
+def test_a_numa_node_that_appears_invents_no_misses(tmp_path: Path) -> None:
+    """As the memory of a GPU that its driver gives to the kernel."""
+    clock, kernel = FakeClock(), Kernel(tmp_path)
+    collector = kernel.collector(clock)
+    look(collector)
+    kernel.misses(15, 7, 90_000)
+    assert looks(collector, clock)["numa_misses_per_s"] == 1.0
+
+
+def test_two_looks_at_the_same_moment_divide_by_nothing(pressure: Path, sysfs: Path) -> None:
+    collector = HostCollector(system=Machine(), clock=FakeClock(), pressure=pressure, sysfs=sysfs)
     look(collector)
     assert math.isnan(look(collector)["net_sent_bytes_per_s"])
 

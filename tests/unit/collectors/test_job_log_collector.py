@@ -1,17 +1,22 @@
 """Errors in the logs of workers become events of these workers."""
 
+import errno
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from collectors import job_log
+from collectors.agent.failure_boundary import STEADY_S
 from collectors.agent.job_directory import LocalJob, LocalWorker
 from collectors.job_log import JobLogCollector
+from collectors.log import file_tailer
 from collectors.worker.procfs import TICKS_PER_S
 from eagle_eye.clock import FakeClock
+from eagle_eye.regular_file import open_regular
 from eagle_eye.types import Event, Kind, Reading
 
 ERROR = "RuntimeError: CUDA error: misaligned address"
@@ -203,7 +208,8 @@ def test_what_is_read_in_the_look_after_a_restart_is_of_the_epoch_before(node: N
 def test_another_users_file_is_not_read_through_a_link(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job file of user 1001 names a log that is not theirs."""
     monkeypatch.setattr(job_log, "_owner_of", lambda _job: 1001)
-    assert node.told(f"{ERROR}\n") == []
+    (event,) = node.told(f"{ERROR}\n")
+    assert (event.name, "it is not of user 1001 (EPERM)" in event.message) == ("collector.failing", True)
 
 
 def test_files_of_ones_own_are_the_nodes(node: Node) -> None:
@@ -219,9 +225,133 @@ def test_files_of_ones_own_are_the_nodes(node: Node) -> None:
 
 
 def test_a_log_that_is_a_fifo_stops_nobody(node: Node) -> None:
+    other = node.folder / "logs" / "1.log"
+    node.register(node.worker, msgspec.structs.replace(node.worker, worker="r/n1/1", slot=1, log=str(other)))
     node.log.unlink(missing_ok=True)
     os.mkfifo(node.log)
-    assert node.collector.collect() == []
+    other.write_text(f"{ERROR}\n")
+    found = node.collector.collect()
+    assert [each.name for each in found if isinstance(each, Event)] == ["log.error", "collector.failing"], "the other log is read"
+    assert node.collector.collect() == [], "told once"
+
+
+def failing(node: Node) -> list[tuple[str, str]]:
+    """(name, reason) of the events about unread logs in one look."""
+    return [(each.name, each.attributes["reason"]) for each in node.collector.collect() if isinstance(each, Event) and each.name.startswith("collector.")]
+
+
+@pytest.mark.parametrize(("make", "reason"), [
+    (os.mkfifo, "it is no regular file (EINVAL); name a regular file"), (os.mkdir, "it is no regular file (EINVAL); name a regular file"),
+    (lambda path: path.symlink_to(path), "Too many levels of symbolic links (ELOOP)"),
+])  # fmt: skip
+def test_fault_a_log_that_cannot_be_read_is_told_with_file_and_remedy(node: Node, make: Callable[[Path], None], reason: str) -> None:
+    make(node.log)
+    ((name, told),) = failing(node)
+    assert name == "collector.failing"
+    assert told.startswith(f"log {node.log} is left out by the collector job_log, the others are not: {reason}")
+    assert node.collector.problems == (told,)
+
+
+@pytest.mark.parametrize(("code", "remedy"), [(errno.EIO, "look at the storage"), (errno.ESTALE, "look at the storage"), (errno.EACCES, "let the user that the agent runs as read it")])
+def test_fault_a_log_whose_storage_fails_is_opened_anew_where_it_stopped_and_told_until_it_is_read_for_a_while(
+    node: Node, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    node.told("step 1\n")
+    with monkeypatch.context() as broken:
+        broken.setattr("collectors.log.file_tailer.os.pread", lambda *_: _raise(code))
+        with node.log.open("a") as file:
+            file.write(f"{ERROR}\n")
+        ((name, told),) = failing(node)
+        assert (name, remedy in told, errno.errorcode[code] in told) == ("collector.failing", True, True)
+        assert failing(node) == []
+    opened: list[Path] = []
+
+    def opening(path: Path) -> int:
+        opened.append(path)
+        return open_regular(path)
+
+    monkeypatch.setattr(file_tailer, "open_regular", opening)
+    assert [each.message for each in node.told()] == [ERROR], "nothing of it is lost, and nothing read twice"
+    assert opened == [node.log], "a handle that a network file system has lost is never good again"
+    node.clock.advance(STEADY_S - 1.0)
+    assert failing(node) == []
+    node.clock.advance(1.0)
+    assert failing(node) == [("collector.recovered", "every log is read again")]
+
+
+def _raise(code: int) -> bytes:
+    raise OSError(code, os.strerror(code))
+
+
+def test_a_log_that_could_not_be_opened_after_a_restart_is_read_from_where_the_agent_stopped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.told("RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    node.clock.advance(job_log.SAVE_S)
+    node.told()
+    node.collector = node.start()
+    with monkeypatch.context() as broken:
+        broken.setattr(file_tailer, "open_regular", lambda *_: _raise(errno.EACCES))
+        node.told(f"{ERROR}\n")
+    assert [each.message for each in node.told()] == [ERROR]
+
+
+def test_many_logs_that_cannot_be_read_are_one_event(node: Node) -> None:
+    for number in range(100):
+        os.mkfifo(node.folder / f"{number}.out")
+    node.collector = node.start(further_files=(str(node.folder / "*.out"),))
+    ((_, told),) = failing(node)
+    assert told.count("is left out by") == 3
+    assert told.endswith("; and 97 more, which the agent's log names")
+
+
+def test_twin_folders_that_a_pattern_finds_and_output_that_nobody_wants_are_not_told(node: Node) -> None:
+    (node.folder / "slurm" / "archive").mkdir(parents=True)
+    (node.folder / "slurm" / "job-7.out").write_text("")
+    node.register(msgspec.structs.replace(node.worker, log=os.devnull))
+    node.collector = node.start(further_files=(str(node.folder / "slurm" / "*"),))
+    assert (failing(node), node.collector.problems) == ([], ())
+
+
+def test_twin_a_log_that_is_not_there_yet_is_not_told(node: Node) -> None:
+    node.log.unlink(missing_ok=True)
+    assert (failing(node), node.collector.problems) == ([], ())
+
+
+# --- much output
+
+
+@pytest.mark.parametrize("line", [b"x" * (3 << 19) + b"\n", b"y" * 99 + b"\n"], ids=["lines longer than a read", "short lines"])
+def test_fault_an_error_behind_megabytes_of_output_is_told_by_the_next_look(node: Node, line: bytes) -> None:
+    node.told()
+    node.log.write_bytes(line * ((16 << 20) // len(line)) + f"{ERROR}\n".encode())
+    assert [event.message for event in node.told()] == [ERROR]
+
+
+def test_twin_a_look_ends_where_so_much_of_it_is_done_that_others_wait(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "MOST_PIECES", 2)
+    node.told()
+    node.log.write_bytes(b"x" * 99 + b"\n" + b"y" * (5 << 20) + f"\n{ERROR}\n".encode())
+    looks = 1
+    while not node.told():
+        looks += 1
+    assert looks == 3
+
+
+def test_twin_a_look_that_takes_long_goes_on_at_the_next(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "LOOK_S", -1.0)
+    node.told()
+    node.log.write_bytes(b"x" * (3 << 20) + f"\n{ERROR}\n".encode())
+    assert node.told() == []
+    assert any(node.told() for _ in range(4))
+
+
+def test_fault_a_log_in_utf_16_is_read_and_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.told()
+    node.log.write_bytes(f"{ERROR}\r\n".encode("utf-16"))
+    assert [event.message.strip() for event in node.told()] == [ERROR]
+    with node.log.open("ab") as file:
+        file.write("step 3 loss 2.5\r\n".encode("utf-16-le"))
+    node.told()
+    assert [record.message for record in caplog.records if "UTF-16" in record.message] == [f"{node.log} is in UTF-16, of which only ASCII characters are read: write it in UTF-8"]
 
 
 # --- training values

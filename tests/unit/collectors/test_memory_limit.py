@@ -104,6 +104,19 @@ def test_counts_of_another_cgroup_are_no_rise(kernel: Kernel) -> None:
     assert math.isnan(memory.look(10.0).oom_kills_per_s)
 
 
+def test_kills_of_the_cgroup_around_are_no_rise_while_its_own_cannot_be_read(kernel: Kernel) -> None:
+    kernel.count("pod", kills=50)
+    memory = kernel.memory()
+    memory.look(0.0)
+    file = kernel.home / "sys/pod/job" / ("memory.events" if kernel.version == 2 else "memory.oom_control")
+    content = file.read_bytes()
+    file.unlink()
+    assert math.isnan(memory.look(10.0).oom_kills_per_s)
+    file.write_bytes(content)
+    assert math.isnan(memory.look(20.0).oom_kills_per_s)
+    assert memory.look(30.0).oom_kills_per_s == 0.0
+
+
 def test_a_process_that_is_gone_and_files_that_hold_anything_are_not_known(kernel: Kernel) -> None:
     (kernel.home / "proc" / str(PID) / "cgroup").unlink()
     assert kernel.memory().look(0.0) == UNKNOWN

@@ -152,6 +152,31 @@ def test_a_worker_that_cannot_be_sampled_costs_itself_alone(run_dir: Path, monke
     assert [each.name for each in collector.collect() if isinstance(each, Event)] == ["collector.recovered"]
 
 
+def test_what_cannot_be_read_of_one_job_is_told_to_that_job_alone_and_over_while_anothers_still_cannot(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user's broken worker puts no doubt on what is known of another's."""
+    clock = FakeClock(now=1_700_000_000.0)
+    register(run_dir, "odd", os.getpid(), 0)
+    register(run_dir, "strange", os.getpid(), 0)
+
+    def row(self: WatchedWorker, wall: float, monotonic: float) -> list[float]:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr(training.WatchedWorker, "row", row)
+    collector = collector_of(run_dir, clock)
+
+    def told() -> list[tuple[str, str, str]]:
+        clock.advance(1.0)
+        return sorted((each.name, each.job, each.attributes["about"]) for each in collector.collect() if isinstance(each, Event))
+
+    odd, strange = ("t/a/odd", "worker odd/n1/0 of t/a/odd"), ("t/a/strange", "worker strange/n1/0 of t/a/strange")
+    assert told() == [("collector.failing", *odd), ("collector.failing", *strange)]
+    (run_dir / "jobs" / "odd.json").unlink()
+    assert told() == [("collector.recovered", *odd)]
+    assert told() == []
+    (run_dir / "jobs" / "strange.json").unlink()
+    assert told() == [("collector.recovered", *strange)]
+
+
 @needs_root
 @pytest.mark.parametrize("job", ["//", "", "idle/n1", "t/a/b/evil"])
 def test_what_is_no_job_is_not_believed_of_another_user(run_dir: Path, theirs: int, job: str) -> None:

@@ -134,3 +134,15 @@ def test_a_process_that_is_gone_or_files_that_cannot_be_read_are_not_known(kerne
     quota = kernel.quota()
     (tmp_path / "sys/pod/job/cpu.stat").unlink()
     assert quota.look() == (0.0, 0.5)
+
+
+def test_counts_that_could_not_be_read_for_a_look_are_no_rise(kernel: Kernel) -> None:
+    kernel.limit("pod/job", 0.5)
+    kernel.count("pod/job", 1000, 900)  # long before
+    quota = kernel.quota()
+    kernel.put("sys/pod/job/cpu.stat", "")
+    quota.look()
+    kernel.count("pod/job", 1001, 900)
+    assert quota.look() == (0.0, 0.5)
+    kernel.count("pod/job", 1011, 906)
+    assert quota.look() == (60.0, 0.5)

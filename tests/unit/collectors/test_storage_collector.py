@@ -261,6 +261,13 @@ def test_twin_a_mount_that_is_read_only_from_the_start_is_no_news(node: Node) ->
     assert node.rows["n1/mnt/data"]["read_only"] == 1.0
 
 
+def test_twin_another_file_system_that_is_mounted_read_only_at_the_same_point_is_no_news(node: Node) -> None:
+    node.look()
+    node.proc.worker(PID, DISK, ("/mnt/other", "nfs4", "server:/other", "rw"), ("/mnt/data", "nfs4", "server:/data", "ro"), cwd="/mnt/data/run")
+    assert node.look(2) == []
+    assert node.rows["n1/mnt/data"]["read_only"] == 1.0
+
+
 def test_twin_a_full_disk_and_an_unmount_are_no_events(node: Node) -> None:
     node.prober.answer = ProbeAnswer(name="", free_bytes=0.0, free_inodes=0.0)
     assert node.look(3) == []
@@ -301,6 +308,21 @@ def test_twin_a_remounted_file_system_counts_from_the_start_again(node: Node) ->
     path.write_text(MOUNTSTATS.format(ops=1, sent=1, timeouts=0, waited=5))
     node.look()
     assert math.isnan(node.rows["n1/mnt/data"]["retransmissions_per_s"])
+
+
+def test_another_file_system_at_the_mount_point_invents_no_rate(node: Node) -> None:
+    """As an export that has long been mounted elsewhere, too: the kernel counts both as one."""
+    path = node.proc.root / "self" / "mountstats"
+    path.write_text(MOUNTSTATS.format(ops=100, sent=100, timeouts=0, waited=500))
+    node.look()
+    node.proc.worker(PID, DISK, ("/mnt/other", "nfs4", "server:/other", "rw"), NFS, cwd="/mnt/data/run")  # a device number of its own
+    path.write_text(MOUNTSTATS.format(ops=10**9, sent=2 * 10**9, timeouts=10**6, waited=10**12))
+    node.look()
+    row = node.rows["n1/mnt/data"]
+    assert all(math.isnan(row[name]) for name in ("retransmissions_per_s", "timeouts_per_s", "round_trip_s"))
+    path.write_text(MOUNTSTATS.format(ops=10**9 + 10, sent=2 * 10**9 + 10, timeouts=10**6, waited=10**12 + 50))
+    node.look()
+    assert node.rows["n1/mnt/data"]["round_trip_s"] == pytest.approx(0.005)
 
 
 def test_round_trips_and_lost_connections_of_lustre(tmp_path: Path) -> None:

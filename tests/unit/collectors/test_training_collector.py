@@ -10,11 +10,12 @@ import pytest
 
 from collectors.agent.job_directory import LARGEST
 from collectors.training import TrainingCollector
+from collectors.worker.procfs import ProcessHandle, ProcStat
 from collectors.worker.watched_worker import NAMES
 from eagle_eye.clock import FakeClock
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import NAMES as COLUMNS
-from eagle_eye.training.ring_buffer import RUNNING
+from eagle_eye.training.ring_buffer import RUNNING, start_time_of
 from eagle_eye.types import Kind, Reading
 from fakes.collector_readings import events_of, reading_of, steps_of, watch
 from fakes.ring_trainer import DEAD_PID, Trainer, write_listing
@@ -41,6 +42,30 @@ def test_now_metrics_of_each_worker(collector: TrainingCollector, tmp_path: Path
     assert row["rss_bytes"] > 1e6
     assert row["cpu_percent"] >= 0
     assert math.isnan(table["r1/n1/1"]["step"]), "it has set no mark yet"
+
+
+def test_a_worker_behind_a_shell_has_no_processor_time_of_the_shell(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell is looked at until the ring says which process trains; that has used hours of processors before."""
+    trainer = Trainer(tmp_path, 0, clock)
+    listing = {**trainer.listing, "pid": os.getppid(), "start_time": start_time_of(os.getppid())}
+    monkeypatch.setattr(Trainer, "listing", property(lambda _self: listing))
+    away = trainer.path.rename(tmp_path / "later")
+    write_listing(tmp_path, trainer)
+    collector.collect()
+    watch(collector, clock, 2.0)
+    read = ProcessHandle.read
+
+    def busy(self: ProcessHandle) -> ProcStat | None:
+        stat = read(self)
+        return stat._replace(cpu_s=1e6) if stat is not None and self.pid == os.getpid() else stat
+
+    monkeypatch.setattr(ProcessHandle, "read", busy)
+    away.rename(trainer.path)
+    rows = [reading_of([each])["r1/n1/0"] for each in watch(collector, clock, 4.0) if isinstance(each, Reading)]
+    assert all(math.isnan(row["cpu_percent"]) or row["cpu_percent"] < 1e4 for row in rows)
+    assert rows[-1]["cpu_percent"] == 0.0
 
 
 def test_one_reading_a_second_however_often_it_looks(
@@ -195,6 +220,7 @@ def test_a_ring_that_cannot_be_read_is_told_once_and_the_others_go_on(
     found = collector.collect() + watch(collector, clock, 3.0)
     (event,) = events_of(found, "collector.failing")
     assert event.entity.kind is Kind.NODE
+    assert (event.job, event.attributes["about"]) == ("default/gpt/r1", "worker r1/n1/0 of default/gpt/r1"), "told to its own job alone"
     assert str(bad.path) in event.attributes["reason"]
     last = [each for each in found if isinstance(each, Reading)][-1]
     assert last.matrix[last.entities.index("r1/n1/1"), NAMES.index("step")] == 3

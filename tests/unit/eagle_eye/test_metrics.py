@@ -127,6 +127,15 @@ def test_events_collectors_and_drops_are_counted_with_bounded_labels(metrics: Me
     assert len(shown.families["eagle_eye_events"].samples) <= 65
 
 
+def test_a_node_on_which_a_collector_leaves_several_things_out_is_one_node(metrics: Metrics) -> None:
+    metrics.observe_events([event("collector.failing", collector="training", about=thing) for thing in ("worker a", "worker b")])
+    assert Shown(metrics)("eagle_eye_collectors_failing", collector="training") == 1
+    metrics.observe_events([event("collector.recovered", collector="training", about="worker a")])
+    assert Shown(metrics)("eagle_eye_collectors_failing", collector="training") == 1
+    metrics.observe_events([event("collector.recovered", collector="training", about="worker b")])
+    assert Shown(metrics)("eagle_eye_collectors_failing", collector="training") == 0
+
+
 def test_the_ledger_is_counted_once_and_only_what_came_since_this_process_leads(metrics: Metrics, ledger: Ledger) -> None:
     ledger.save_incident(an_incident(id="old", time=T0 - 50), IncidentState.OPEN)
     ledger.save_incident(an_incident(id="new", time=T0 + 5, cause="node lost"), IncidentState.OPEN)

@@ -41,6 +41,7 @@ HEX = "0123456789abcdef" * 2 + "01234567"
         "Authorization: AWS4-HMAC-SHA256 Credential=AKIA/2025, SignedHeaders=h, Signature={}", '{{"auths": {{"nvcr.io": {{"auth": "{}"}}}}}}', "token: str = '{}'", "curl -u admin:{} https://x",
         "https://{}@github.com/x.git", "postgresql://user:p@{}@db:5432/x", "mysql://user:p/{}@db/x", "redis://:{}@h:6379/0", "https://b/k?X-Amz-Signature={}", "https://acc/c?sv=2022&sig={}%3D",
         "https://hooks.slack.com/services/T00000000/B00000000/{}", "ghu_{0}{0}", "ghr_{0}{0}", "nvapi-{0}{0}", "AIzaSyD-{}12345678901234", "sk_live_{0}{0}", "xapp-1-A-1-{}", "sk-proj-{0}{0}",
+        "npm_{0}{0}", "docker login -u me -p {} nvcr.io", "podman login -p{} quay.io", "mysql -h db -u root -p{} train", "mysqldump --opt -p{} train > x", "sshpass -p {} ssh n1",
         "{}\nMIIE\n-----END RSA PRIVATE KEY-----", "x\n" + ("{0}" + "A" * 46 + "\n") * 3,
     ],
 )  # fmt: skip
@@ -49,7 +50,7 @@ def test_a_secret_is_hidden_in_each_form_in_which_it_is_printed(text: str) -> No
     assert SECRET not in redact(text.format(SECRET))
 
 
-@pytest.mark.parametrize("text", [f"wandb login {HEX}", f"wandb login --relogin {HEX}", f"dapi{HEX[:32]}"])
+@pytest.mark.parametrize("text", [f"wandb login {HEX}", f"wandb login --relogin {HEX}", f"wandb: login key {HEX}", f"WANDB_API_KEY {HEX}", f"dapi{HEX[:32]}"])
 def test_hexadecimal_keys_are_hidden(text: str) -> None:
     assert HEX[:32] not in redact(text)
 
@@ -61,6 +62,7 @@ def test_hexadecimal_keys_are_hidden(text: str) -> None:
         "Basic training failed: basic assumptions", "pad_token_id=0 eos_token='</s>' pad_token_id=None", "KeyError: tokens: 7 is not in vocabulary", "token=self.tokens.next",
         "cache_key=layers.0.attention", "cache_key=17", "PWD=/root/work", "auth: failed", "signature: (Tensor self) -> Tensor", "sig=SIGTERM", "backward_pass: 12.5 ms", "api-7b: ok",
         "http://node7:8080/metrics?of=a@b", "tcp://10.0.0.1:29500", f"commit {HEX}", "hf_model_config_path=/m", "--max-tokens 4096 --tokenizer gpt2", "monkey=7 turkey=late", "ssh://git@github.com/x",
+        "docker login -u me nvcr.io", "docker run -p 8080:80 image", "mysql -p -P 3306 train", "gcc -lmysqlclient -pthread", "npm_config_registry=https://x", f"wandb: run of commit {HEX}",
     ],
 )  # fmt: skip
 def test_twin_what_only_looks_alike_stays(text: str) -> None:
@@ -70,7 +72,7 @@ def test_twin_what_only_looks_alike_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "repeated",
     ["a--", "-", "a", "password", "_key", "token=a.", "password=\\\"", "token='\\", "a=", "a ", " ", "://a:b", "://", "login a ", "curl -a ", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----",
-     "-----END PRIVATE KEY-----\n", "g" * 64 + "\n", "sk-", "eyJ", "cookie:", "authorization: ", "bearer ", "('password', ", "\\", "wandb login "],
+     "-----END PRIVATE KEY-----\n", "g" * 64 + "\n", "sk-", "eyJ", "cookie:", "authorization: ", "bearer ", "('password', ", "\\", "wandb login ", "wandb_api_key ", "docker login ", "sshpass -p", "mysql ", "mysql -", "npm_"],
 )  # fmt: skip
 def test_a_long_text_of_what_a_pattern_begins_with_ends(repeated: str) -> None:
     """A pattern that goes back over what it has read takes minutes for each of these."""

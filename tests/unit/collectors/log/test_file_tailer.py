@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from collectors.log import file_tailer
-from collectors.log.file_tailer import FilePosition, FileTailer
+from collectors.log.file_tailer import FilePosition, FileTailer, as_ascii
 
 
 @pytest.fixture
@@ -144,6 +144,28 @@ def test_another_file_with_the_number_of_the_old_one_is_read_from_its_beginning(
     log.write_bytes(b"RuntimeError: the cause\n")
     later = FileTailer(log, first.position)
     assert (later.read(), later.rewritten) == (b"RuntimeError: the cause\n", 1)
+
+
+def test_what_is_left_to_read_is_told(log: Path) -> None:
+    tailer = FileTailer(log, from_end=False)
+    assert tailer.unread_bytes == 0  # it is not open yet
+    size = log.stat().st_size
+    tailer.read(1)
+    assert tailer.unread_bytes == size - 1
+    while tailer.unread_bytes:
+        tailer.read()
+    append(log, b"more\n")
+    assert [tailer.unread_bytes] == [5]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_fault_output_in_utf_16_is_read_as_ascii(encoding: str) -> None:
+    assert as_ascii("RuntimeError: CUDA error\r\nä 2\n".encode(encoding)).startswith(b"RuntimeError: CUDA error\r\n")
+
+
+@pytest.mark.parametrize("piece", [b"", b"plain\n", bytes(999), b"a hole" + bytes(50) + b"\n", b"old\n\0\0\0\0", bytes(range(256)) * 9])
+def test_twin_zeros_alone_are_no_utf_16(piece: bytes) -> None:
+    assert as_ascii(piece) == piece
 
 
 def test_twin_a_position_of_an_older_agent_has_no_digest_and_counts(log: Path) -> None:

@@ -56,6 +56,25 @@ def test_numbers_are_read_as_programs_print_them(text: str, value: float) -> Non
     assert printed(f"step 3 loss {text}")["loss"] == value
 
 
+@pytest.mark.parametrize("text", ["2,34", "-2,5", "0,345", "1234,567", "2,3456", "5%", "5 %", "2.5%", "tensor([2.3, 4.5])", "tensor([[2.3], [4.5]])", "Array([2.5, 1.0], dtype=float32)"])
+def test_fault_what_may_be_another_number_than_it_looks_is_none(text: str) -> None:
+    """A decimal comma, a share, several elements: no value is better than a wrong one."""
+    assert "loss" not in printed(f"step 3 loss {text} grad_norm 1.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Array(2.34, dtype=float32)", 2.34), ("tensor([2.3], device='cuda:0')", 2.3), ("tensor(2.3, device='cuda:0', grad_fn=<NllLossBackward0>)", 2.3), ("array([2.5])", 2.5), ("2.5, 3 left", 2.5),
+     ("1,234,567", 1234567.0), ("2.5,lr=0.1", 2.5)],
+)  # fmt: skip
+def test_twin_one_element_and_thousands_are_a_number(text: str, value: float) -> None:
+    assert printed(f"step 3 loss {text}")["loss"] == value
+
+
+def test_twin_a_share_that_is_told_in_percent_is_read() -> None:
+    assert printed("iter 10: loss 4.2345, time 123.45ms, mfu 12.34%")["mfu_percent"] == pytest.approx(12.34)
+
+
 @pytest.mark.parametrize("cut", range(1, 60))
 def test_a_torn_line_never_gives_another_value_than_the_whole_one(cut: int) -> None:
     """But for one that is torn within a number, behind a digit: nobody can tell that from a whole one."""

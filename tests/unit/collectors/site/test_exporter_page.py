@@ -1,6 +1,7 @@
 """Pages in Prometheus' text format, whole and broken."""
 
 import math
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -92,6 +93,17 @@ def test_fault_lines_that_cannot_be_read_count_towards_the_limit_as_well() -> No
     long = b"node_load1" + b" " * (LINE_BYTES - 20) + b"1"
     read_most = WANTED_BYTES // len(long)
     assert read(b"\n".join([long] * 300) + b"\n", 1000) == ([1.0], {DUPLICATE: read_most - 1, TOO_MANY: 300 - read_most})
+
+
+def test_fault_a_page_of_nothing_but_line_feeds_takes_no_memory_of_its_own() -> None:
+    page = b"\n" * (4 << 20) + PAGE
+    tracemalloc.start()
+    try:
+        values, _ = read(page)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (values, peak < 1 << 20) == ([41.0, 42.5, 0.25], True)
 
 
 def test_a_page_in_another_encoding_has_no_series_of_ours() -> None:

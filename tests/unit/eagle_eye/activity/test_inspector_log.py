@@ -37,7 +37,7 @@ def test_a_time_with_a_fraction_and_a_record_of_what_was_dropped() -> None:
     assert measured_operation(b'{"header":{"id":"0xad","rank":1},"metadata":{"inspector_output_format_version":"v4.3"},"dump_stats":{"coll_records":1024}}') is None
 
 
-@pytest.mark.parametrize("bus_gbs", ["nan", -1.0])
+@pytest.mark.parametrize("bus_gbs", ["nan", -1.0, 1e305, 2e6])
 def test_a_bandwidth_that_cannot_be_is_not_told(bus_gbs: float | str) -> None:
     one = measured_operation(inspector_line(bus_gbs=bus_gbs).encode())
     assert one is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training import group_progress
+from eagle_eye.training import group_progress, live_flight_recorder
 from eagle_eye.training.group_progress import GroupProgressReader
 
 
@@ -157,6 +157,26 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     before = threading.active_count()
     group_progress.begin(str(tmp_path / "x"), {"EAGLE_EYE_GROUPS": "0"})
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_torchs_server_begins_with_the_groups_where_torch_came_behind_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: bool) -> None:
+    torch, over = Torch(GROUPS, gloo={"0": ("0", "default_pg", 51, 50)}), threading.Event()
+    asked: list[str] = []
+    written: list[Path] = []
+
+    def write(path: Path, _found: object) -> None:
+        written.append(path)
+        if len(written) == 3:
+            over.set()
+
+    monkeypatch.setattr(group_progress, "EVERY_S", 0.001)
+    monkeypatch.setattr(group_progress, "sys", type("Sys", (), {"modules": torch.modules}))
+    monkeypatch.setattr(group_progress, "_write", write)
+    monkeypatch.setattr(live_flight_recorder, "serving", lambda: served)
+    monkeypatch.setattr(live_flight_recorder, "serve", asked.append)
+    group_progress._write_each_second(tmp_path / "w.sock.groups", over)
+    assert asked == ([] if served else [str(tmp_path / "w.sock.fr")]), "once"
 
 
 def test_a_torch_whose_parts_are_others_is_given_up_and_nobody_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

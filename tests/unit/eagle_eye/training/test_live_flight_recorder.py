@@ -2,8 +2,12 @@
 
 import http.server
 import json
+import os
+import shutil
 import socket
 import socketserver
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -119,6 +123,45 @@ def slow_body(connection: socket.socket) -> None:
         threading.Event().wait(0.01)
 
 
+def says(told: bytes) -> Callable[[socket.socket], None]:
+    return lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\n" + told)
+
+
+def boasts(connection: socket.socket) -> None:
+    """More than any memory has, and less than it says."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999999\r\n\r\n{")
+
+
+def boasts_of_a_chunk(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffff\r\n{")
+
+
+@pytest.mark.parametrize("speak", [boasts, boasts_of_a_chunk])
+def test_whoever_boasts_of_a_long_answer_is_given_no_memory_for_it(tmp_path: Path, speak: Callable[[socket.socket], None]) -> None:
+    with speaker(tmp_path / "0.fr", speak) as path:
+        assert live_flight_recorder.answers(path) in (None, [b"{", b"{"])
+        assert live_flight_recorder.dump(path) is None
+
+
+def test_memory_that_is_not_to_be_had_is_an_answer_that_was_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    with worker(tmp_path / "0.fr", {"fr_trace_json": recorded()}) as path:
+        assert live_flight_recorder.answers(path) == [recorded()]
+        monkeypatch.setattr(live_flight_recorder._BoundedSocket, "readinto", no_memory)
+        assert live_flight_recorder.answers(path) is None
+        assert live_flight_recorder.dump(path) is None
+
+
+def test_twin_an_answer_that_says_its_length_and_one_in_chunks_are_read_whole(tmp_path: Path) -> None:
+    body = recorded(entry("gloo", 3, 1, over=True))
+    chunks = b"5\r\n" + body[:5] + b"\r\n%x\r\n" % (len(body) - 5) + body[5:] + b"\r\n0\r\n\r\n"
+    for number, told in enumerate((b"Content-Length: %d\r\n\r\n" % len(body) + body, b"Transfer-Encoding: chunked\r\n\r\n" + chunks)):
+        with speaker(tmp_path / f"{number}.fr", says(told)) as path:
+            assert live_flight_recorder.answers(path, largest=len(body) + 1000) == [body, body]
+
+
 @pytest.mark.parametrize("speak", [endless, slow_header, slow_body])
 def test_whoever_answers_for_ever_holds_nobody_and_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speak: Callable[[socket.socket], None]) -> None:
     monkeypatch.setattr(live_flight_recorder, "LARGEST", 1 << 20)
@@ -147,3 +190,35 @@ def test_who_serves_nothing_has_no_record(tmp_path: Path) -> None:
     with worker(tmp_path / "0.fr", {}) as path:
         assert live_flight_recorder.dump(path) is None
     assert live_flight_recorder.dump(str(tmp_path / "nowhere.fr")) is None
+
+
+# --- who may ask
+
+AGENT = ("setpriv", "--inh-caps=-all", "--bounding-set=-all,+dac_read_search,+sys_ptrace,+syslog")
+"""Root as the agent's unit and its pod have it."""
+NEIGHBOUR = ("setpriv", "--reuid=1002", "--regid=1001", "--clear-groups")
+"""Another user, of the owner's group."""
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, and setpriv of util-linux")
+def test_an_agent_without_power_over_all_files_may_ask_the_worker_of_another_user_and_no_other_user_may() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        Path(folder).chmod(0o755)
+        path = f"{folder}/0.sock.fr"
+        server.bind(path)
+        server.listen()
+        Path(path).chmod(0o600)
+        os.chown(path, 1001, 1001)
+
+        def connects(who: tuple[str, ...]) -> bool:
+            return subprocess.run([*who, "/usr/bin/env", "python3", "-c", CONNECT, path], capture_output=True, check=False, timeout=30).returncode == 0
+
+        assert not connects(AGENT)
+        live_flight_recorder._admit_root(path)
+        assert connects(AGENT)
+        assert not connects(NEIGHBOUR)
+
+
+def test_where_there_are_no_access_lists_the_worker_serves_all_the_same(tmp_path: Path) -> None:
+    live_flight_recorder._admit_root(str(tmp_path / "none"))
