@@ -56,7 +56,12 @@ CHECKPOINT = (
     "benchmarks.checkpoint.kills",
     "benchmarks.checkpoint.node_kills",
     "benchmarks.checkpoint.neighbour",
+    "benchmarks.checkpoint.lost_nodes",
+    "benchmarks.checkpoint.flips",
+    "benchmarks.checkpoint.reshard",
+    "benchmarks.checkpoint.many_saves",
 )
+"""`python -m benchmarks.checkpoint` has them all in one table."""
 HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
 COLLECT = ("benchmarks.collect.job_log", "benchmarks.collect.gpu_cost", "benchmarks.collect.agent_cost", "benchmarks.collect.stream_away", "benchmarks.collect.path_at_size")
 """`benchmarks.collect.gpu_beside_nvidia_smi` and those of `benchmarks/gpu/` need a GPU: by hand."""

@@ -16,7 +16,21 @@ import msgspec
 from .errors import ConfigError
 from .hostlist import hosts_of
 from .ports import address_problem
-from .ranges import Bytes, Count, Delay, LongSeconds, Megabytes, Percent, Price, Ratio, Seconds, Share
+from .ranges import (
+    Bytes,
+    Count,
+    Delay,
+    Hours,
+    LongSeconds,
+    Megabytes,
+    Percent,
+    Price,
+    Ratio,
+    Seconds,
+    Share,
+    Steps,
+    StepsKept,
+)
 from .text_file import read_text
 from .types import digest_of
 from .types.entity import Name
@@ -247,12 +261,29 @@ class CheckpointsConfig(Section, frozen=True, kw_only=True):
     the time between two, and where copying takes more than ..."""
     backup_cpu_share: Share = 0.01
     """... this share of a node's processors; 0: no limit."""
+    backup_steps: StepsKept = 2
+    """Steps of each worker of another node that are kept for it, the newest ones: 2 to 8. Fewer, and never below 2, where backup_share or the node has no room for so many.
+    What of an older step nobody needs any more goes once storage has a step at least as new."""
+    memory_steps: Annotated[int, msgspec.Meta(ge=0, le=8)] = 0
+    """States of its own that each worker's memory has room for: 2 to 8, one of which is written while the others stay. 0: 3 where copies go to other nodes or to storage, else 2."""
     storage_interval_s: Delay = 600.0
     """At the most so many seconds are between two checkpoints in memory that the launchers bring to the job's directory (--checkpoint-dir; without that
     option none is stored); 0: none is stored. In steps it is the next lower power of two, so that all nodes store the same ones."""
     tune_interval: bool = False
     """True: the interval is the best one for what storing was measured to cost and how often the job fails (Young, Daly), longer or shorter than storage_interval_s,
     once one was stored. It is told with each that is stored, in any case."""
+    storage_keep: Count = 2
+    """Of the checkpoints that the launchers have stored so many of the newest stay, and the newest finite one; older ones are deleted, but for ..."""
+    storage_keep_steps: Steps = 0
+    """... the first one of each span of so many steps (1000: the first at or behind step 0, 1000, 2000, ...); 0: none ..."""
+    storage_keep_hours: Hours = 0.0
+    """... and the first one of each span of so many hours, 0.001 or more; 0: none."""
+
+    def __post_init__(self) -> None:
+        if self.memory_steps == 1:
+            raise ValueError("checkpoints.memory_steps is 1; give 2 to 8, since one state is written while another one stays whole, or 0: as many as are needed")
+        if self.storage_keep_hours and not self.storage_keep_hours >= 0.001:
+            raise ValueError(f"checkpoints.storage_keep_hours is {self.storage_keep_hours:g}; give 0.001 or more hours, or 0: no such span")
 
 
 class CostConfig(Section, frozen=True, kw_only=True):

@@ -25,6 +25,12 @@ Ratio = Annotated[float, Meta(gt=0, le=1000)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=100_000)]
 """0 is none."""
+Steps = Annotated[int, Meta(ge=0, le=10**12)]
+"""Of training; 0: no such span."""
+StepsKept = Annotated[int, Meta(ge=2, le=8)]
+"""States in a segment of shared memory: with one alone a step that is written would take the place of the only one that is whole."""
+Hours = Annotated[float, Meta(ge=0, le=10 * YEAR_S / 3600)]
+"""0: no such span."""
 Percent = Annotated[float, Meta(gt=0, le=100_000)]
 """Of one processor, so that several may be allowed."""
 Megabytes = Annotated[float, Meta(gt=0, le=1 << 20)]

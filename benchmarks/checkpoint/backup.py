@@ -39,7 +39,8 @@ from eagle_eye.training.checkpoint.memory_checkpoints import COPIES_VARIABLE
 from eagle_eye.training.checkpoint.memory_segment import SLOTS_WITH_BACKUP, SegmentFile
 from eagle_eye.types import Layout, RankPlacement
 from remediation.checkpoint import round_leader
-from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
+from remediation.checkpoint.cache_settings import CacheSettings
+from remediation.checkpoint.checkpoint_cache import CheckpointCache
 
 MODULE = "benchmarks.checkpoint.backup"
 WINDOW = 8

@@ -42,6 +42,7 @@ from eagle_eye.training.checkpoint.memory_segment import (
 from remediation.checkpoint.copy_client import CopyChanged, CopyClient
 from remediation.checkpoint.copy_files import CopyFiles, CopyName, changed_row
 from remediation.checkpoint.copy_server import CopyServer
+from remediation.checkpoint.copy_states import StoredMark
 from remediation.checkpoint.copy_wire import Source
 
 TRIES = 5
@@ -63,7 +64,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="neighbour-", dir="/dev/shm") as folder:
-        rows = [*rate(Path(folder), given.mib << 20), flips(Path(folder), given.flips, Random(given.seed)), kills(Path(folder), given.moments, Random(given.seed))]
+        rows = rate(Path(folder), given.mib << 20)
+        rows += [flips(Path(folder), given.flips, Random(given.seed))] if given.flips else []
+        rows += [kills(Path(folder), given.moments, Random(given.seed))] if given.moments else []
     return report(rows, given.json, f"copies of another node, {given.mib} MiB, seed {given.seed}")
 
 
@@ -179,7 +182,7 @@ def served(folder: Path, prefix: str) -> Iterator[Source]:
     read, written = os.pipe()
 
     def serve() -> None:
-        server = CopyServer("127.0.0.1", KEY, lambda: CopyFiles(folder, prefix, 1), lambda *_: ((), -1), lambda *_: None, lambda _: None, None)
+        server = CopyServer("127.0.0.1", KEY, lambda: CopyFiles(folder, prefix, 1), lambda *_: ((), StoredMark()), lambda *_: None, lambda _: None, None)
         os.write(written, str(server.source.port).encode())
         signal.pause()
 

@@ -41,7 +41,8 @@ from eagle_eye.training.checkpoint.memory_segment import (
 )
 from eagle_eye.types import Layout, RankPlacement
 from remediation.checkpoint import backup_keeper, round_leader
-from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
+from remediation.checkpoint.cache_settings import CacheSettings
+from remediation.checkpoint.checkpoint_cache import CheckpointCache
 from remediation.checkpoint.copy_search import CopySearch, Wanted
 from remediation.checkpoint.copy_states import newest_safe_step
 from remediation.checkpoint.copy_wire import Source

@@ -1,7 +1,7 @@
 """What `eagle-eye checkpoint` does with the checkpoints of a directory: verify, copy, delete, convert; with a progress bar, since each reads gigabytes."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +12,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from eagle_eye.errors import ConfigError, EagleEyeError
 from eagle_eye.training import object_path
 from eagle_eye.training.checkpoint import (
+    CheckpointRetention,
     SavedCheckpoint,
     checkpoint_directory,
     conversion,
     directory_of,
     manifest,
+    shard_agreement,
     shard_file,
 )
+from eagle_eye.training.checkpoint.conversion import refusal_text
 from eagle_eye.training.checkpoint.manifest import ShardFile, UnusableCheckpoint
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 
@@ -32,7 +35,9 @@ class VerifiedCheckpoint:
 
     entry: SavedCheckpoint
     damage: str
-    """Which file is not as it was written; '' if all are."""
+    """Which file is not as it was written, or cannot be read; '' if all are as they were."""
+    is_answered: bool = True
+    """Storage has said how its files are; else they may be whole."""
 
 
 @contextmanager
@@ -79,12 +84,15 @@ def places(home: StoragePath) -> list[StoragePath]:
 
 
 def verify(entry: SavedCheckpoint, advance: Advance) -> VerifiedCheckpoint:
-    """Read all of it."""
+    """Read all of it, and what the shards say that they hold: what load refuses is not whole."""
     try:
+        shard_agreement.require_loadable(entry)
         for shard in entry.manifest.shards:
             shard_file.verify(entry.path.parent, shard, advance)
-    except (UnusableCheckpoint, OSError) as error:
+    except (UnusableCheckpoint, FileNotFoundError) as error:
         return VerifiedCheckpoint(entry, str(error))
+    except OSError as error:
+        return VerifiedCheckpoint(entry, str(error), is_answered=False)
     return VerifiedCheckpoint(entry, "")
 
 
@@ -98,40 +106,59 @@ def copy(entry: SavedCheckpoint, target: StoragePath, advance: Advance) -> Stora
         raise EagleEyeError(f"nothing can be copied to {target}: {error.strerror or error}; give a directory, or one that can be made") from error
     if is_there:
         raise EagleEyeError(f"{path} is there already: give another directory, or delete it first")
-    written: list[ShardFile] = []
+    written, kept = list[ShardFile](), set[str]()
     tried = False
     try:
+        shard_agreement.require_loadable(entry)
         for shard in entry.manifest.shards:
-            if (target / shard.name).exists():
-                raise EagleEyeError(f"{target / shard.name} is there already: give another directory, or delete it first")
-            written.append(shard_file.copy(entry.path.parent, shard, target, advance))
+            if _is_copied(target, shard, advance):
+                kept.add(shard.name)
+            written.append(shard if shard.name in kept else shard_file.copy(entry.path.parent, shard, target, advance))
         tried = True
         is_as_it_was = entry.manifest.version == 1 or written == list(entry.manifest.shards)
         object_path.put(path, entry.path.read_bytes() if is_as_it_was else manifest.encode(replace(entry.manifest, shards=tuple(written))))
     except BaseException as error:
         if not tried or (isinstance(path, Path) and manifest.is_without(path, [shard.name for shard in written])):  # a store may still be about to put it
-            for shard in written:
-                with contextlib.suppress(OSError):
-                    (target / shard.name).unlink(missing_ok=True)
+            _delete_files(target / shard.name for shard in written if shard.name not in kept)
         elif isinstance(error, OSError):
             raise EagleEyeError(f"{path} may be there or not: {error}; verify it with `eagle-eye checkpoint verify`, or delete it and copy again") from error
         if isinstance(error, UnusableCheckpoint | OSError):
-            raise EagleEyeError(f"nothing was copied: {error}") from error
+            said = refusal_text(error, target, entry.manifest.bytes) if isinstance(error, OSError) else error
+            raise EagleEyeError(f"nothing was copied: {said}") from error
         raise
     return path
 
 
-def superfluous(verified: Sequence[VerifiedCheckpoint], keep: int) -> list[SavedCheckpoint]:
-    """What may be deleted: older than the `keep` newest whole ones, and not the newest finite whole one. Oldest first.
+def _delete_files(paths: Iterable[StoragePath]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _is_copied(target: StoragePath, shard: ShardFile, advance: Advance) -> bool:
+    """A copy that was killed has left it there, whole; what is there and is not whole is written over. To a store all are copied, since their sums are made on the way."""
+    if isinstance(target, ObjectPath):
+        return False
+    try:
+        shard_file.verify(target, shard)
+    except (UnusableCheckpoint, OSError):
+        return False
+    advance(shard.bytes)
+    return True
+
+
+def superfluous(verified: Sequence[VerifiedCheckpoint], keep: CheckpointRetention) -> list[SavedCheckpoint]:
+    """What may be deleted: older than the newest whole ones that are to be kept, and not the newest finite whole one, nor the first of a span. Oldest first.
+    One of which storage does not say whether it is whole stays.
 
     Raises EagleEyeError where no checkpoint is whole: then none is deleted.
     """
     whole = [each.entry for each in verified if not each.damage]
     if not whole:
         raise EagleEyeError("no checkpoint is whole: nothing is deleted; `eagle-eye checkpoint verify` says what is wrong with each")
-    staying = [*whole[-keep:], *[entry for entry in whole if entry.finite][-1:]]
-    oldest = whole[-keep:][0].step
-    return [each.entry for each in verified if each.entry.step < oldest and each.entry not in staying]
+    staying = keep.staying(whole)
+    oldest = whole[-keep.newest :][0].step
+    return [each.entry for each in verified if each.is_answered and each.entry.step < oldest and each.entry not in staying]
 
 
 def delete(home: StoragePath, entries: Sequence[SavedCheckpoint]) -> None:
@@ -148,7 +175,9 @@ def convert(source: StoragePath, target: StoragePath, to: str | None, step: int 
     try:
         with console.status(f"converting {source}"):
             return _convert_ours(source, _local(target), to, step) if to else _convert_theirs(_local(source), target, step)
-    except (UnusableCheckpoint, OSError) as error:
+    except OSError as error:
+        raise EagleEyeError(f"nothing was converted: {refusal_text(error, target)}") from error
+    except UnusableCheckpoint as error:
         raise EagleEyeError(f"nothing was converted: {error}") from error
     except ModuleNotFoundError as error:
         raise EagleEyeError(f"the module {error.name!r} is missing: pip install 'eagle-eye[training]' where this command runs") from error

@@ -74,7 +74,11 @@ def training(function: Function) -> Function:
             help="When the same failure comes again in a step (after a restart, or on the worker that computed it next), its data is to blame: skip that step, at most so many "
             "in the job's life; 0: end the job with it. Needs a script that marks its steps.",
         ),
-        click.option("--checkpoint-dir", default="", type=click.Path(), help="Directory of checkpoints, shared by all nodes, or a URL such as s3://bucket/prefix. Default: under the state directory."),
+        click.option(
+            "--checkpoint-dir", default="", type=click.Path(),
+            help="Directory of checkpoints, shared by all nodes, or a URL such as s3://bucket/prefix. Those in memory are stored there, too: how often, and how many of them "
+            "stay, is configured in [checkpoints] (storage_interval_s, storage_keep, storage_keep_steps, storage_keep_hours). Default: under the state directory.",
+        ),
         click.option(
             "--preload", default="", metavar="MODULES",
             help="Modules that each node imports once before it forks workers, besides torch, separated by commas; it makes restarts faster. "

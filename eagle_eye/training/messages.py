@@ -13,7 +13,7 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, attempt, retry_s)
                                                     storage refused a checkpoint; training goes on, and it is tried again after
                                                     retry_s. path: of the folder; free_bytes: -1 if unknown; attempt: in a row
-    memory_checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, safe_step, retry_s)
+    memory_checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, safe_step, retry_s, file)
                                                     the node's memory refused one; told once. safe_step: the newest that is
                                                     whole in memory, -1: none
     memory_checkpoint_reduced(worker, epoch, path, errno, reason, free_bytes, needed_bytes, slots, wanted)
@@ -22,7 +22,10 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     bad_gradient(worker, epoch, step, tensor, shape)
                                                     its gradient is NaN or infinite, before it is exchanged; tensor: as
                                                     named_parameters has it ("": not known), shape: 64x128. Once a minute
-    fetch_memory_checkpoint(worker, pid, rank, world, at_most, replicated) → {"ok": true, "state": busy | done | none, "path", "source", "why"}
+    replay_differs(worker, epoch, step)             the step was run again from the same state, and its gradient was another
+                                                    one, for the second time in succession
+    replay_ended(worker, epoch, step, reason)       steps are not run again any more, and why; told once
+    fetch_memory_checkpoint(worker, pid, rank, world, at_most, replicated, newer_from) → {"ok": true, "state": busy | done | none, "path", "source", "why"}
                                                     what other nodes have of it; asked until it is not busy. path: of a segment
                                                     that is the worker's to remove
     memory_checkpoint_loaded(worker, epoch, step, tier, source, why)

@@ -55,6 +55,8 @@ class Layout(Noun, frozen=True, kw_only=True):
     plan: str = ""
     resume_step: Number = -1
     """Load the newest complete checkpoint at or before this step; -1: the newest of all."""
+    rolled_back: tuple[tuple[Number, Number], ...] = ()
+    """(epoch, resume step) of each epoch of the run that began by going back: what earlier ones had behind that step is not gone on from any more."""
     skipped: tuple[Number, ...] = ()
     """Steps whose batch is drawn and skipped."""
     restarts: Number = 0

@@ -1,4 +1,4 @@
-"""Keeps the copies of the predecessor on this node: fetches what is due there into segments here, the two newest steps of each worker.
+"""Keeps the copies of the predecessor on this node: fetches what is due there into segments here, the newest steps of each worker, so many as are configured.
 
 A thread of the launcher with sockets that block, so that nothing of it holds up the launcher. What cannot be kept is told once and tried again.
 """
@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from eagle_eye.training.storage_failure import StorageFailure, storage_failure
 
 from .copy_client import CopyChanged, CopyClient, CopyGone, Description
 from .copy_files import CopyFiles, CopyName
-from .copy_states import evictable
+from .copy_states import evictable, outdated
 from .copy_wire import CopyConnection, ProcessorTime, Source
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,15 @@ OVERTAKEN, OVERTAKEN_S = 3, 4.0
 at other times by then."""
 BUSY_S = 0.5
 """Pause where something is due that is not to be tried yet."""
+
+
+class BackupLimits(NamedTuple):
+    """Of what a node keeps for another one."""
+
+    bytes: int
+    """Of all files together."""
+    steps: int = SLOTS
+    """Of each worker, at the most: where these bytes, or the node, have no room for so many it is SLOTS."""
 
 
 class BackupFailure(NamedTuple):
@@ -61,14 +70,16 @@ class BackupKeeper:
 
     def __init__(
         self, files: CopyFiles, owner: str, find: Callable[[bool], Source | None], tell: Callable[[BackupFailure], None],
-        stored: Callable[[int], int], credentials: Credentials | None, limit_bytes: int, stop: threading.Event, spent: ProcessorTime | None = None,
+        stored: Callable[[int, int], int], credentials: Credentials | None, limits: BackupLimits, stop: threading.Event, spent: ProcessorTime | None = None,
     ) -> None:  # fmt: skip
         """`owner`: run/node, for the headers of segments. `find`: where the predecessor serves its copies, asked `anew` or as it
-        is known; None: there is none. `stored` takes the step that the predecessor knows to be in storage, and gives the newest that is known here."""
+        is known; None: there is none. `stored` takes the step that the predecessor knows to be in storage and its epoch (0: an older launcher does not say), and gives the newest that is known here."""
         self._node = owner.rpartition("/")[2]
         self._files, self._owner, self._find, self._tell, self._stored = files, owner, find, tell, stored
-        self._credentials, self._limit, self._stop, self._spent = credentials, limit_bytes, stop, spent
+        self._credentials, self._limits, self._stop, self._spent = credentials, limits, stop, spent
         self._segments: dict[Path, MemorySegment] = {}
+        self._reduced: set[Path] = set()
+        """There was no room for as many steps as are configured: it is not tried again."""
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
         self._connection: CopyConnection | None = None
@@ -116,10 +127,12 @@ class BackupKeeper:
             self.failing = ""
             while not self._stop.is_set() and self._find(False) == source:
                 answer = connection.ask({"kind": "due", "node": self._node})
-                stored = self._stored(int(answer.get("stored", -1)))
+                stored = self._stored(int(answer.get("stored", -1)), int(answer.get("stored_epoch", 0)))
                 names = msgspec.convert(answer.get("copies"), list[CopyName])
                 wanted = frozenset(self._files.backup_path(name.rank, name.world).name for name in names)
                 done = [self._keep(client, connection, name, wanted, stored) for name in names]
+                if any(done):
+                    self._clear(wanted, stored)
                 if names and not any(done):
                     self._stop.wait(BUSY_S)
 
@@ -154,29 +167,56 @@ class BackupKeeper:
     def _segment(self, path: Path, description: Description, wanted: frozenset[str], stored: int) -> MemorySegment:
         """The one with room for it, made anew if need be. Raises OSError."""
         table, payload = len(description.table), description.payload
-        segment = self._segments.get(path)
-        if segment is None:
-            try:
-                segment = MemorySegment.open(path)
-            except OSError as error:
-                if error.errno not in {errno.ENOENT, errno.EINVAL}:
-                    raise
-        if segment is not None and segment.is_visible() and segment.has_room(table, payload):
+        segment = self._segments.get(path) or _opened(path)
+        if segment is not None and segment.is_visible() and segment.has_room(table, payload) and not self._is_to_change(segment, path, stored):
             self._segments[path] = segment
             return segment
-        size = slot_bytes(table, payload)
-        gone = evictable(self._files.backups(), wanted | {path.name}, stored, PAGE + SLOTS * size, self._limit)
-        if gone is None:
-            raise OSError(errno.ENOMEM, f"this node keeps copies of others in {self._limit} bytes at the most (checkpoints.backup_share)", str(path))
-        for file in gone:
-            log.info("%s is removed: its node is another one's now, and storage has its steps", file)
-            path.with_name(file).unlink(missing_ok=True)
-        made = MemorySegment.create(path, size, f"{self._owner}/{path.stem.rpartition('-')[2]}")
-        before = self._segments.pop(path, None) or segment
-        if before is not None:
-            before.close()
+        made = self._made(path, slot_bytes(table, payload), wanted, stored)
+        if segment is not None:
+            segment.close()
         self._segments[path] = made
         return made
+
+    def _is_to_change(self, segment: MemorySegment, path: Path, stored: int) -> bool:
+        """It is for another number of steps than is configured by now, and storage has a step as new as what would go with it."""
+        if segment.slots == self._limits.steps or path in self._reduced:
+            return False
+        return max((stamp.step for stamp in _whole(segment).values()), default=-1) <= stored
+
+    def _made(self, path: Path, size: int, wanted: frozenset[str], stored: int) -> MemorySegment:
+        """With slots of so many bytes: as many as are configured, or two. Raises OSError."""
+        steps = self._limits.steps if path not in self._reduced else SLOTS
+        try:
+            return self._made_for(path, size, steps, wanted, stored)
+        except OSError as error:
+            if steps <= SLOTS or error.errno not in {errno.ENOMEM, errno.ENOSPC}:
+                raise
+            log.warning("%s keeps %d steps, not %d (checkpoints.backup_steps): %s", path.name, SLOTS, steps, error.strerror)
+            self._reduced.add(path)
+            return self._made_for(path, size, SLOTS, wanted, stored)
+
+    def _made_for(self, path: Path, size: int, steps: int, wanted: frozenset[str], stored: int) -> MemorySegment:
+        needed, limit = PAGE + steps * size, self._limits.bytes
+        gone = evictable(self._files.backups(), wanted | {path.name}, stored, needed, limit)
+        if gone is None:
+            remedy = "raise it" if steps <= SLOTS else "raise it, or lower checkpoints.backup_steps"
+            raise OSError(errno.ENOMEM, f"this node keeps copies of others in {limit} bytes at the most (checkpoints.backup_share), and {steps} steps of this worker need {needed}: {remedy}", str(path))
+        self._remove(path, gone)
+        return MemorySegment.create(path, size, f"{self._owner}/{path.stem.rpartition('-')[2]}", steps)
+
+    def _clear(self, wanted: frozenset[str], stored: int) -> None:
+        """What was kept for a node that is another one's now, and of whose steps newer ones are here and in storage."""
+        gone = outdated(self._files.backups(), wanted, stored, self._limits.steps)
+        if gone:
+            self._remove(self._files.backup_path(0, 1), gone)
+
+    def _remove(self, beside: Path, files: Iterable[str]) -> None:
+        for file in files:
+            log.info("%s is removed: its node is another one's now, and storage has its steps", file)
+            path = beside.with_name(file)
+            path.unlink(missing_ok=True)
+            if (segment := self._segments.pop(path, None)) is not None:
+                segment.close()
 
     def _gone(self, name: CopyName, path: Path, error: Exception) -> bool:
         """Its worker has written the slot anew: once is nothing. With two slots that happens each time where a copy takes longer than two saves are apart."""
@@ -224,15 +264,29 @@ def _is_gone(client: CopyClient, connection: CopyConnection, name: CopyName) -> 
     return False
 
 
+def _opened(path: Path) -> MemorySegment | None:
+    """That of the launcher before. Raises OSError."""
+    try:
+        return MemorySegment.open(path)
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.EINVAL}:
+            raise
+        return None
+
+
+def _whole(segment: MemorySegment) -> dict[int, SlotStamp]:
+    """What is in its slots, without those that hold nothing whole."""
+    found: dict[int, SlotStamp] = {}
+    for slot in range(segment.slots):
+        with contextlib.suppress(TornCopy):
+            content = segment.read(slot)
+            found[slot] = SlotStamp(content.step, content.sequence)
+    return found
+
+
 def _fill(client: CopyClient, name: CopyName, description: Description, segment: MemorySegment) -> None:
     """Over the slot that is worth least; what is newer than this step is of a training that was rolled back."""
-    whole: dict[int, SlotStamp] = {}
-    for slot in range(segment.slots):
-        try:
-            content = segment.read(slot)
-            whole[slot] = SlotStamp(content.step, content.sequence)
-        except TornCopy:
-            continue
+    whole = _whole(segment)
     target = slot_to_write(whole, segment.slots, name.step)
     assert target is not None  # nothing is held here
     sequence = 1 + max((stamp.sequence for stamp in whole.values()), default=0)

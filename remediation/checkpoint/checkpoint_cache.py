@@ -11,9 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,16 +19,16 @@ import msgspec
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError, TemporaryError
 from eagle_eye.training.checkpoint.memory_segment import SUFFIX, SlotHold
-from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.types import Layout
 
 from .backup_interval import BackupInterval
-from .backup_keeper import BackupFailure, BackupKeeper
+from .backup_keeper import BackupFailure, BackupKeeper, BackupLimits
 from .backup_ring import BackupRing
 from .backup_rounds import HOLD_S, BackupRounds
-from .copy_files import CopyFiles, CopyName
+from .cache_settings import CacheSettings
+from .copy_files import CopyFiles, CopyName, SegmentTimes
 from .copy_search import CopySearch, Found, Wanted
 from .copy_server import CopyServer
 from .copy_states import (
@@ -38,6 +36,7 @@ from .copy_states import (
     Copy,
     CopyState,
     Place,
+    StoredMark,
     due,
     neighbour_changed,
     newest_safe_step,
@@ -49,12 +48,12 @@ from .copy_wire import ProcessorTime, Source
 from .round_leader import Round, RoundLeader, told_of, wait_of
 from .safety_report import NOWHERE, SafetyReport, Whereabouts, safety_text
 from .storage_interval import StorageInterval
-from .stored_copies import GATHER_S, EmitStored, StoredCopies
+from .stored_copies import GATHER_S, EmitStored, StoredCopies, StoredSteps
 
 log = logging.getLogger(__name__)
 
 POLL_S, IDLE_S = 0.02, 0.5
-"""How often the segments of this node's workers are looked at, and where there are none."""
+"""How often it is asked whether a worker of this node has written a copy, and how often all is looked at where none has, or there is none."""
 ASKED_S = 5.0
 """Nothing is held for a neighbour that has not asked for so long."""
 LATE_S = 30.0
@@ -72,31 +71,6 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]
 """(address of a launcher, question) → what its `answer` gives; raises EagleEyeError."""
 Tell = Callable[[str, Mapping[str, str]], object]
 """(message, attributes) of checkpoint.backup_failed; called in the launcher's loop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSettings:
-    """Of one launcher."""
-
-    node: str
-    run: str
-    host: str
-    folder: Path
-    prefix: str
-    """Of the names of this node's segments."""
-    workers: int
-    every: int = 1
-    """Sent is the first checkpoint at or behind each multiple of so many steps, or of more ..."""
-    share: float = 0.0
-    """... if sending and fetching take more than this share of the node's processors; 0: no limit."""
-    limit_bytes: int = 0
-    """Of copies that are kept for others; 0: none is kept, and none is sent."""
-    storage: StoragePath | None = None
-    """Directory to which copies are brought, shared by all nodes; None: none is."""
-    storage_interval_s: float = 600.0
-    """At the most so much time is between two that are stored ..."""
-    tune_interval: bool = False
-    """... or, True, as is best for what storing costs and how often the job fails."""
 
 
 class CheckpointCache:
@@ -119,6 +93,12 @@ class CheckpointCache:
         self._kept_by: tuple[str, int] = ("", 0)
         self._ring: tuple[Layout | None, BackupRing] = (None, NO_RING)
         """That of a layout: it is made once for each."""
+        self._has_news = False
+        """Something is known that the next look is to take in, though no worker has written a copy. Set without the lock."""
+        self._is_waited_for = False
+        """The neighbour is there, and something is to be sent."""
+        self._looked: tuple[Layout | None, float] = (None, float("-inf"))
+        """At which layout all was looked at last, and when."""
         self._where = NOWHERE
         self._safety = SafetyReport(time.time, stores=settings.storage is not None)
         self._keeper: BackupKeeper | None = None
@@ -128,7 +108,7 @@ class CheckpointCache:
         self._told = asyncio.Event()
         """There is something to tell the leader of the rounds. In the loop."""
         self._teller: asyncio.Task[None] | None = None
-        self._stored_step = -1
+        self._stored = StoredSteps(layout, settings.keep)
         self._sources: dict[str, Source] = {}
         self._search = CopySearch(self._found_source, credentials)
         self._threads: list[threading.Thread] = []
@@ -144,7 +124,7 @@ class CheckpointCache:
         if settings.storage is None:
             return None
         interval = StorageInterval(settings.storage_interval_s, tuned=settings.tune_interval, now=time.monotonic())
-        return StoredCopies(settings.storage, settings.node, settings.run, interval, self._files, self._emit, self._in_storage, self._is_broken, self._stop)
+        return StoredCopies(settings.storage, settings.node, settings.run, interval, self._files, self._emit, self.stored, self._is_broken, self._stop, settings.keep)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -167,8 +147,8 @@ class CheckpointCache:
     def _begin_backup(self) -> None:
         self._server = CopyServer(self._settings.host, self._key, self._files, self._due_names, self._settled, self._reading, self._credentials, self._spent)
         keeper = self._keeper = BackupKeeper(
-            self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self._in_storage,
-            self._credentials, self._settings.limit_bytes, self._stop, self._spent,
+            self._files(), f"{self._settings.run}/{self._settings.node}", self._predecessor, self._failed_to_keep, self.stored,
+            self._credentials, BackupLimits(self._settings.limit_bytes, self._settings.limit_steps), self._stop, self._spent,
         )  # fmt: skip
         self._interrupt = keeper.interrupt
         self._start_thread(keeper.run)
@@ -185,7 +165,7 @@ class CheckpointCache:
             return
         files = self._files()
         try:
-            await asyncio.to_thread(storage.store_newest, files.seen(), files.name_of, layout, wait_s)
+            await asyncio.to_thread(storage.store_newest, files.seen(layout.rolled_back), files.name_of, layout, wait_s)
         finally:
             files.close()
 
@@ -228,22 +208,25 @@ class CheckpointCache:
         layout = self._layout()
         if layout is None or self._server is None or layout.epoch <= 1:
             return Found(state="none", why="nothing was copied to another node before")
+        wanted = msgspec.structs.replace(wanted, rolled_back=layout.rolled_back)
         return self._search.ask(pid, wanted, (self._settings.node, *self._ring_of(layout).search_order(self._settings.node)), layout.epoch)
 
-    def stored(self, step: int) -> None:
-        """A checkpoint of that step is in storage."""
-        self._in_storage(step)
+    def stored(self, step: int, epoch: int = 0) -> int:
+        """A checkpoint of that step is in storage, made in that epoch (0: it is not known). The newest that is there. Without the lock: the launcher's loop calls it, too."""
+        self._has_news |= self._stored.add(step, epoch)
+        return self._stored.newest().step
 
-    def refused(self, worker: str, tier: str, why: str) -> None:
-        """A worker of ours says that memory or storage has refused its checkpoint."""
+    def refused(self, worker: str, tier: str, why: str, file: str) -> None:
+        """A worker of ours says that memory or storage has refused its checkpoint. `file`: of its node, where one worker saves for all; '': its own."""
         slot = worker.rpartition("/")[2]
         with self._changed:
             if tier == "storage":
                 self._safety.storage_refused(why)
-            elif slot.isdecimal():
-                file = self._settings.prefix + slot + SUFFIX
+            elif file or slot.isdecimal():
+                file = file or self._settings.prefix + slot + SUFFIX
                 newest = max((copy.sequence for place, copy in self._copies.items() if place.file == file), default=-1)
                 self._safety.memory_refused(file, newest, why)
+            self._has_news = True
 
     # --- the copies of this node -----------------------------------------------------------------------------------
 
@@ -252,33 +235,43 @@ class CheckpointCache:
 
     def _watch(self) -> None:
         files = self._files()
-        is_waited_for = self._server is not None or self._storage is not None
-        while not self._stop.wait(POLL_S if self._copies and is_waited_for else IDLE_S):
+        times = SegmentTimes(files, self._settings.workers)
+        goes_on = self._server is not None or self._storage is not None
+        while not self._stop.wait(POLL_S if self._copies and goes_on else IDLE_S):
             try:
-                self._look(files)
+                if self._is_to_look(times):
+                    self._look(files)
             except Exception:  # boundary: nobody else would look at them
                 log.exception("looking at the checkpoints in memory failed; it is done again")
                 self._stop.wait(LATE_S)
         files.close()
 
+    def _is_to_look(self, times: SegmentTimes) -> bool:
+        """A look takes half a millisecond: where nothing is new it would cost the training more than the copies do."""
+        layout, at = self._looked
+        return times.have_changed() or self._has_news or self._is_waited_for or self._layout() is not layout or time.monotonic() - at >= IDLE_S
+
     def _look(self, files: CopyFiles) -> None:
-        seen = files.seen()
-        layout = self._layout()
-        now = time.monotonic()
+        self._has_news = False
+        layout, now = self._layout(), time.monotonic()
+        seen = files.seen(layout.rolled_back if layout is not None else ())
+        self._looked = layout, now
         with self._changed:
             kept_by = (self._neighbour(layout), layout.epoch) if layout is not None else ("", 0)
             if kept_by != self._kept_by:
                 self._kept_by, self._copies, self._due_since, self._told_late = kept_by, neighbour_changed(self._copies), None, False
                 self._interval.begin_anew()
                 self._where = self._whereabouts(layout)
-            self._copies = stored(observe(self._copies, seen), self._stored_step, alone=not kept_by[0])
+            stored_step = self._stored.newest().step
+            self._copies = stored(observe(self._copies, seen), stored_step, alone=not kept_by[0])
             if self._storage is not None and layout is not None:
                 common = self._rounds.common(now) if kept_by[0] else None
                 self._storage.look(seen, files.name_of, partial(_hold, files), layout, now, common=common)
             wanted = self._chosen(kept_by[1], now) if kept_by[0] else {}
+            asked = now - self._asked_at < ASKED_S
+            self._is_waited_for = asked and bool(wanted)
             if self._storage is not None:
                 wanted = {place: copy for place, copy in wanted.items() if self._storage.is_free(place)}
-            asked = now - self._asked_at < ASKED_S
             names = tuple(name for place, copy in wanted.items() if (name := self._name(files, place, copy.sequence, asked)) is not None)
             if names != self._due:
                 self._due = names
@@ -287,7 +280,8 @@ class CheckpointCache:
                 self._rounds.hold(files, self._copies, now)
                 if self._rounds.is_over and not self._told.is_set():
                     self._call(self._told.set)
-            told = self._safety.look(self._copies, lambda place: files.name_of(place) is not None, self._where._replace(agreed=self._rounds.agreed), self._stored_step, self._failures(), now)
+            self._tell_unreadable(files)
+            told = self._safety.look(self._copies, lambda place: files.name_of(place) is not None, self._where._replace(agreed=self._rounds.agreed), stored_step, self._failures(), now)
         self._tell_late(bool(wanted), now)
         if told is not None:
             self._emit("checkpoint.safe", safety_text(told), told)
@@ -340,9 +334,16 @@ class CheckpointCache:
         if name is None:
             self._copies = settled(self._copies, place, sequence, broken=True)
             segment.hold(place.slot, sequence, 0.0)
-            if why := files.objections.get(place):
-                self._report(place.file, stamp.step, f"the copy in slot {place.slot} is broken: {why}")
         return name
+
+    def _tell_unreadable(self, files: CopyFiles) -> None:
+        """What its worker takes for safe, and no launcher can load, is so for no tier."""
+        for place, step, sequence, why in files.unreadable():
+            self._safety.memory_refused(place.file, sequence, why)
+            if self._storage is not None:
+                self._storage.cannot_read(step, f"{self._settings.run}/{self._settings.node}/{place.file.removeprefix(self._settings.prefix).removesuffix(SUFFIX)}", why)
+            if self._kept_by[0]:
+                self._report(place.file, step, why)
 
     async def _tell_leader(self) -> None:
         """How each round ends here, until the next one begins."""
@@ -366,7 +367,7 @@ class CheckpointCache:
         answer = await self.answer(question) if ring.first == self._settings.node else await self._ask(layout.launchers[ring.first], question)
         with self._changed:
             self._rounds.answered(told.epoch, msgspec.convert(answer, Round), time.monotonic())
-            is_over = self._rounds.is_over
+            is_over, self._has_news = self._rounds.is_over, True
         if is_over:  # the others are not as far: asked again
             await asyncio.sleep(POLL_S)
 
@@ -381,15 +382,16 @@ class CheckpointCache:
 
     # --- the server's questions, in its threads ----------------------------------------------------------------------
 
-    def _due_names(self, node: str, wait_s: float) -> tuple[Sequence[CopyName], int]:
+    def _due_names(self, node: str, wait_s: float) -> tuple[Sequence[CopyName], StoredMark]:
         with self._changed:
             if self._is_neighbour(node):
+                self._has_news |= time.monotonic() - self._asked_at >= ASKED_S
                 self._asked_at = time.monotonic()
             self._changed.wait_for(lambda: (bool(self._due) and self._is_neighbour(node)) or self._stop.is_set(), wait_s)
             if not self._is_neighbour(node):
-                return (), self._stored_step
+                return (), self._stored.newest()
             self._asked_at = time.monotonic()
-            return self._due, self._stored_step
+            return self._due, self._stored.newest()
 
     def _is_neighbour(self, node: str) -> bool:
         """Who was it in the epoch before may still ask, and be fetching. Launchers of before do not say who they are."""
@@ -402,7 +404,7 @@ class CheckpointCache:
             copy = self._copies.get(place)
             self._copies = settled(self._copies, place, sequence, broken=broken)
             self._due = tuple(name for name in self._due if (name.file, name.slot, name.sequence) != (*place, sequence))
-            self._due_since, self._told_late = None, False
+            self._due_since, self._told_late, self._has_news = None, False, True
         files = self._files()
         segment = files.segment(place.file)
         stamp = segment.stamp(place.slot) if segment is not None else None
@@ -429,11 +431,6 @@ class CheckpointCache:
         """A piece of this copy was asked for a moment ago."""
         sequence, at = self._read_at.get(place, (-1, 0.0))
         return sequence == copy.sequence and now - at < HELD_AGAIN_S
-
-    def _in_storage(self, step: int) -> int:
-        """Without a lock: the launcher's loop calls it, too."""
-        self._stored_step = max(self._stored_step, step)
-        return self._stored_step
 
     def _is_broken(self, name: CopyName, why: str) -> None:
         """Found on its way to storage."""

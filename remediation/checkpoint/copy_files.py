@@ -1,23 +1,29 @@
 """The copies that lie on this node: those of its own workers, and those that it keeps for others. Read from the files, so a new launcher knows them, too."""
 
 import contextlib
+import errno
 import mmap
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from eagle_eye.training.checkpoint import slot_table
 from eagle_eye.training.checkpoint.memory_segment import (
     ROW,
     SUFFIX,
     SegmentFile,
     SlotContent,
+    SlotStamp,
     TornCopy,
 )
+from eagle_eye.training.checkpoint.roll_backs import RollBacks, abandoned
 
 from .copy_states import Held, Place, Seen
 
@@ -41,6 +47,8 @@ class CopyName(msgspec.Struct, frozen=True, kw_only=True):
     """Kept for another node."""
     replicated: bool = False
     """All ranks hold the same."""
+    epoch: int = 0
+    """Of the job, in which it was made; 0: it is not known."""
 
 
 class _TableHead(msgspec.Struct, frozen=True):
@@ -50,6 +58,17 @@ class _TableHead(msgspec.Struct, frozen=True):
     world: int
     finite: bool
     replicated: bool = False
+    epoch: int = 0
+
+
+class UnreadableCopy(NamedTuple):
+    """A copy that its worker takes for safe, and that no launcher can read."""
+
+    place: Place
+    step: int
+    sequence: int
+    """Of it and the step: -1 where the whole file cannot be opened."""
+    why: str
 
 
 class CopyFiles:
@@ -62,8 +81,10 @@ class CopyFiles:
         self._names: dict[tuple[str, int, int], CopyName | None] = {}
         """(file, slot, sequence) → what is there; None: nothing that another node could use."""
         self._payload_at: dict[Place, int] = {}
-        self.objections: dict[Place, str] = {}
-        """Why a whole copy has no name."""
+        self._unreadable: deque[UnreadableCopy] = deque(maxlen=64)
+        """Those that were not told yet."""
+        self._refused: set[str] = set()
+        """Files that were told to be refused."""
 
     def own_path(self, slot: int) -> Path:
         """The segment of a worker of this node."""
@@ -73,15 +94,19 @@ class CopyFiles:
         """Where this node keeps the copies of that rank."""
         return self._folder / f"{self._prefix}backup-{rank}of{world}{SUFFIX}"
 
-    def seen(self) -> list[Seen]:
-        """The slots of this node's workers, as they are now."""
+    def seen(self, rolled_back: RollBacks = ()) -> list[Seen]:
+        """The slots of this node's workers, as they are now; what was abandoned by a roll-back is as if it were not there."""
         found: list[Seen] = []
         for path in map(self.own_path, range(self._workers)):
             segment = self.segment(path.name)
             for slot in range(segment.slots if segment is not None else 0):
                 stamp = segment.stamp(slot) if segment is not None else None
                 found.append(Seen(Place(path.name, slot), *(stamp if stamp is not None else (-1, -1))))
-        return found
+        return [Seen(each.place, -1, -1) if self._is_abandoned(each, rolled_back) else each for each in found] if rolled_back else found
+
+    def _is_abandoned(self, seen: Seen, rolled_back: RollBacks) -> bool:
+        name = self.name_of(seen.place) if seen.sequence >= 0 else None
+        return name is not None and bool(abandoned(rolled_back, name.epoch, name.step))
 
     def names(self, rank: int, world: int) -> list[CopyName]:
         """All copies of that rank that lie here; rank -1: those of any, and of any world, that workers here hold themselves, where all ranks hold the same."""
@@ -112,9 +137,19 @@ class CopyFiles:
             self._names = {key: name for key, name in self._names.items() if key[0] != file}
         try:
             self._open[file] = SegmentFile(self._folder / file)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EPERM and file not in self._refused:
+                self._refused.add(file)
+                self._unreadable.append(UnreadableCopy(Place(file, 0), -1, -1, f"{self._folder / file}: {error.strerror}"))
             return None
+        self._refused.discard(file)
         return self._open[file]
+
+    def unreadable(self) -> list[UnreadableCopy]:
+        """Copies of this node's workers and of others that turned out to be none since this was asked last; each once."""
+        found = list(self._unreadable)
+        self._unreadable.clear()
+        return found
 
     def name_of(self, place: Place) -> CopyName | None:
         """The whole copy in a slot, unless its values are not finite."""
@@ -125,23 +160,23 @@ class CopyFiles:
         key = (*place, stamp.sequence)
         if key not in self._names:
             self._names = {known: name for known, name in self._names.items() if known[:2] != place}
-            self._names[key] = self._read(segment, place)
+            self._names[key] = self._read(segment, place, stamp)
         return self._names[key]
 
-    def _read(self, segment: SegmentFile, place: Place) -> CopyName | None:
-        self.objections.pop(place, None)
+    def _read(self, segment: SegmentFile, place: Place, stamp: SlotStamp) -> CopyName | None:
         try:
             content = segment.read(place.slot)
-            head = msgspec.json.decode(content.table, type=_TableHead)
-        except (TornCopy, msgspec.DecodeError) as error:
-            self.objections[place] = str(error)
+            head = _head(content.table)
+        except (ValueError, msgspec.ValidationError) as error:
+            if segment.stamp(place.slot) == stamp:  # else its worker is writing it anew, and nothing is wrong
+                self._unreadable.append(UnreadableCopy(place, *stamp, f"the copy in slot {place.slot} is broken: {error}"))
             return None
         if not head.finite:
             return None
         self._payload_at[place] = content.payload_at
         return CopyName(
             file=place.file, slot=place.slot, step=content.step, sequence=content.sequence, rank=head.rank, world=head.world,
-            payload=content.payload_bytes, backup=place.file.startswith(f"{self._prefix}backup-"), replicated=head.replicated,
+            payload=content.payload_bytes, backup=place.file.startswith(f"{self._prefix}backup-"), replicated=head.replicated, epoch=head.epoch,
         )  # fmt: skip
 
     def payload_at(self, place: Place) -> int:
@@ -161,6 +196,38 @@ class CopyFiles:
         for segment in self._open.values():
             segment.close()
         self._open.clear()
+
+
+def _head(table: bytes) -> _TableHead:
+    """Raises ValueError, ValidationError."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(table, type=_TableHead)  # much quicker, where all of it is strict JSON
+    return msgspec.convert(slot_table.decode(table), type=_TableHead)
+
+
+class SegmentTimes:
+    """Whether a worker of this node has written a copy: each that is whole moves the time of its file (MemorySegment.stamp). Much quicker than a look at the copies.
+
+    Two within one tick of the kernel's clock may look like one; so it is looked at the copies now and then in any case.
+    """
+
+    def __init__(self, files: CopyFiles, workers: int) -> None:
+        self._paths = [os.fspath(files.own_path(slot)) for slot in range(workers)]
+        self._known: list[tuple[int, int, int] | None] = []
+
+    def have_changed(self) -> bool:
+        """Since it was asked last."""
+        before, self._known = self._known, [_file_time(path) for path in self._paths]
+        return self._known != before
+
+
+def _file_time(path: str) -> tuple[int, int, int] | None:
+    """Which file it is, and when it was written; None: there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 class SegmentMaps:

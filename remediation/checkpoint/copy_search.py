@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,10 +17,11 @@ from eagle_eye.training.checkpoint.memory_segment import (
     fetched_beside,
     slot_bytes,
 )
+from eagle_eye.training.checkpoint.roll_backs import RollBacks, abandoned
 
 from .copy_client import CopyChanged, CopyClient, CopyGone, Description
 from .copy_files import CopyName
-from .copy_wire import Source
+from .copy_wire import CopyConnection, Source
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     replicated: bool = False
     """All ranks hold the same: where nobody has a copy of this rank, one of any will do."""
+    newer_from: int = 0
+    """Above 0: the newest that workers of any node hold themselves is wanted, whichever rank's, if it is of this step or a newer one."""
+
+    rolled_back: RollBacks = ()
+    """Those of the run, as the launcher knows them."""
+
+    def takes(self, name: CopyName) -> bool:
+        """Whether it may be used. Not what lies in the worker's own memory."""
+        is_between = name.step >= self.newer_from and (self.at_most < 0 or name.step <= self.at_most)
+        return is_between and name.file != self.path.name and not abandoned(self.rolled_back, name.epoch, name.step)
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,17 +75,19 @@ class CopySearch:
 
     def __init__(self, find: Find, credentials: Credentials | None) -> None:
         self._find, self._credentials = find, credentials
-        self._searches: dict[int, asyncio.Task[Found]] = {}
+        self._searches: dict[tuple[int, int], asyncio.Task[Found]] = {}
+        """By process and epoch: one that is taken in anew may have to load again."""
         self._first: tuple[tuple[int, int], Found] | None = None
         """What was found for all workers: (epoch, highest step), and that."""
         self._turn = asyncio.Lock()
 
     def ask(self, pid: int, wanted: Wanted, nodes: Sequence[str], epoch: int) -> Found:
         """Begin the search of that process, or tell how it stands. `nodes`: this one, then the others, in the order in which they are asked."""
-        task = self._searches.get(pid)
+        task = self._searches.get((pid, epoch))
         if task is None:
             self._searches = {known: search for known, search in self._searches.items() if not search.done()}
-            task = self._searches[pid] = asyncio.create_task(self._shared(wanted, nodes, epoch) if wanted.replicated else self._search(wanted, nodes))
+            alike = wanted.replicated and not wanted.newer_from
+            task = self._searches[pid, epoch] = asyncio.create_task(self._shared(wanted, nodes, epoch) if alike else self._search(wanted, nodes))
         return task.result() if task.done() else BUSY
 
     async def close(self) -> None:
@@ -99,21 +112,32 @@ class CopySearch:
             return found
 
     async def _search(self, wanted: Wanted, nodes: Sequence[str]) -> Found:
-        """The likeliest two nodes first (this one and its neighbour), then all others."""
+        """The likeliest two nodes first (this one and its neighbour), then all others; where the newest is wanted, all of them."""
         reasons: list[str] = []
         try:
-            for group in (nodes[:2], nodes[2:]):
-                for at in range(0, len(group), AT_ONCE):
-                    sources = await asyncio.gather(*(self._find(node) for node in group[at : at + AT_ONCE]))
-                    named = {node: source for node, source in zip(group[at : at + AT_ONCE], sources, strict=True) if source is not None}
+            for group in (nodes,) if wanted.newer_from else (nodes[:2], nodes[2:]):
+                async for named in self._sources(group, in_turn=not wanted.newer_from):
                     node = await asyncio.to_thread(_bring, wanted, named, self._credentials, reasons)
                     if node:
-                        path = fetched_beside(wanted.path)
-                        return Found(state="done", path=str(path), source=node, why="; ".join(reasons))
+                        return Found(state="done", path=str(fetched_beside(wanted.path)), source=node, why="; ".join(reasons))
         except Exception as error:  # boundary: the worker waits for an answer, and loads from storage
             log.exception("the search for copies of rank %d failed", wanted.rank)
             reasons.append(f"{type(error).__name__}: {error}")
         return Found(state="none", why="; ".join(reasons) or "no other node has a copy")
+
+
+    async def _sources(self, nodes: Sequence[str], *, in_turn: bool) -> AsyncIterator[dict[str, Source]]:
+        """Of the nodes that answer, AT_ONCE after AT_ONCE; not `in_turn`: together, when the last has answered."""
+        found: dict[str, Source] = {}
+        for at in range(0, len(nodes), AT_ONCE):
+            group = nodes[at : at + AT_ONCE]
+            sources = await asyncio.gather(*(self._find(node) for node in group))
+            found |= {node: source for node, source in zip(group, sources, strict=True) if source is not None}
+            if in_turn:
+                yield found
+                found = {}
+        if found:
+            yield found
 
 
 def _linked(found: str, path: Path) -> str:
@@ -128,6 +152,8 @@ def _linked(found: str, path: Path) -> str:
 
 def _bring(wanted: Wanted, sources: dict[str, Source], credentials: Credentials | None, reasons: list[str]) -> str:
     """The two newest steps that one of these nodes has; the node, '' if none has any that is whole."""
+    if wanted.newer_from:
+        sources = _newest_first(wanted, sources, credentials, reasons)
     for node, source in sources.items():
         try:
             if _bring_from(wanted, source, credentials, reasons):
@@ -138,13 +164,35 @@ def _bring(wanted: Wanted, sources: dict[str, Source], credentials: Credentials 
     return ""
 
 
+def _newest_first(wanted: Wanted, sources: dict[str, Source], credentials: Credentials | None, reasons: list[str]) -> dict[str, Source]:
+    """Of these nodes those that have something to give, the one with the newest step first."""
+    newest: dict[str, int] = {}
+    for node, source in sources.items():
+        try:
+            with CopyClient(source, credentials).connected() as connection:
+                steps = [name.step for name in _listed(wanted, connection)]
+        except (OSError, EagleEyeError, msgspec.ValidationError) as error:
+            reasons.append(f"{node}: {error}")
+            log.warning("%s does not say which copies it has: %s", node, error)
+        else:
+            newest |= {node: max(steps)} if steps else {}
+    return {node: sources[node] for node in sorted(newest, key=lambda each: -newest[each])}
+
+
+def _listed(wanted: Wanted, connection: CopyConnection) -> list[CopyName]:
+    """What that node has and may be used, the newest first."""
+    rank = ANY_RANK if wanted.newer_from else wanted.rank
+    answer = connection.ask({"kind": "list", "rank": rank, "world": wanted.world})
+    names = [name for name in msgspec.convert(answer.get("copies"), list[CopyName]) if wanted.takes(name)]
+    return sorted(names, key=lambda each: each.step, reverse=True)
+
+
 def _bring_from(wanted: Wanted, source: Source, credentials: Credentials | None, reasons: list[str]) -> bool:
     client = CopyClient(source, credentials)
     with client.connected() as connection:
-        answer = connection.ask({"kind": "list", "rank": wanted.rank, "world": wanted.world})
         described: dict[int, tuple[CopyName, Description]] = {}
-        for name in sorted(msgspec.convert(answer.get("copies"), list[CopyName]), key=lambda each: each.step, reverse=True):
-            if (wanted.at_most < 0 or name.step <= wanted.at_most) and name.step not in described and len(described) < SLOTS and name.file != wanted.path.name:
+        for name in _listed(wanted, connection):
+            if name.step not in described and len(described) < SLOTS:
                 described[name.step] = name, client.describe(connection, name)
     if not described:
         return False

@@ -1,6 +1,6 @@
 """Serves the copies of this node to other launchers of the job: lists them, and reads them. Nothing that is asked of it changes memory here.
 
-    due(node)                        → the copies that this node, the neighbour, is to fetch; waits up to a second for one
+    due(node)                        → the copies that this node, the neighbour, is to fetch; waits up to a second for one. With the newest step in storage, and the epoch in which that was made
     list(rank, world)                → all copies of that rank that lie here; rank -1: what workers here hold themselves, where all ranks hold the same
     describe(name)                   → lengths and digest of table and sums, which follow
     read(name, offset, length)       → so many bytes of the payload follow; 0: the copy is not there any more
@@ -24,7 +24,7 @@ from eagle_eye.errors import EagleEyeError, WireError
 from eagle_eye.training.checkpoint.memory_segment import ROW
 
 from .copy_files import CopyFiles, CopyName, SegmentMaps
-from .copy_states import Place
+from .copy_states import Place, StoredMark
 from .copy_wire import CopyConnection, ProcessorTime, Source, server_context
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ DUE_S = 1.0
 PIECE = 1 << 22
 """Bytes that are asked for at once, at the most."""
 
-DueCopies = Callable[[str, float], tuple[Sequence[CopyName], int]]
+DueCopies = Callable[[str, float], tuple[Sequence[CopyName], StoredMark]]
 """(node that asks, or '' if it does not say, seconds): waits up to so many; the copies, and the newest step that is known to be in storage."""
 Settled = Callable[[str, Place, int, bool, str], None]
 """(node that has it, or '', place, sequence, whether it is broken, why)"""
@@ -118,7 +118,7 @@ class CopyServer:
         if kind == "due":
             self._maps.forget_removed()
             names, stored = self._due(str(message.get("node", "")), DUE_S)
-            connection.send({"copies": [msgspec.to_builtins(name) for name in names], "stored": stored})
+            connection.send({"copies": [msgspec.to_builtins(name) for name in names], "stored": stored.step, "stored_epoch": stored.epoch})
         elif kind == "list":
             connection.send({"copies": [msgspec.to_builtins(name) for name in files.names(int(message["rank"]), int(message["world"]))]})
         elif kind == "describe":

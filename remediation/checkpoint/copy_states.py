@@ -10,6 +10,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from eagle_eye.training.checkpoint.roll_backs import RollBacks, abandoned
+
 
 class CopyState(StrEnum):
     """How safe a copy is."""
@@ -135,6 +137,34 @@ def _newest_safe(copies: Copies) -> dict[str, int]:
     return found
 
 
+class StoredMark(NamedTuple):
+    """A step that is known to be in storage."""
+
+    step: int = -1
+    """-1: none is."""
+    epoch: int = 0
+    """In which it was made; 0: it is not known, and counts as older than all."""
+
+
+Stored = tuple[StoredMark, ...]
+"""The newest that are known, in the order of their steps."""
+
+
+def with_stored(known: Stored, mark: StoredMark, rolled_back: RollBacks, kept: int) -> Stored:
+    """One more is. Of a history that was abandoned since, whoever tells of it late, none counts: it is put aside. `kept`: so many of the newest stay in storage.
+
+    >>> with_stored((StoredMark(90, 1), StoredMark(500, 1)), StoredMark(100, 2), ((2, 95),), 2)
+    (StoredMark(step=90, epoch=1), StoredMark(step=100, epoch=2))
+    """
+    steps = {each.step: each for each in sorted((*known, mark)) if each.step >= 0 and not abandoned(rolled_back, each.epoch, each.step)}
+    return tuple(steps[step] for step in sorted(steps)[-kept:])
+
+
+def newest_stored(known: Stored, rolled_back: RollBacks) -> StoredMark:
+    """Of the history that goes on: behind a roll-back at most the step from which it went on, and nothing that is not known to be there still."""
+    return max((each for each in known if not abandoned(rolled_back, each.epoch, each.step)), default=StoredMark())
+
+
 class Held(NamedTuple):
     """A file with copies of another node's worker that this node keeps."""
 
@@ -158,3 +188,10 @@ def evictable(held: Iterable[Held], wanted: frozenset[str], stored_step: int, ne
             gone.append(file.file)
             excess -= file.bytes
     return None if excess > 0 else tuple(gone)
+
+
+def outdated(held: Iterable[Held], wanted: frozenset[str], stored_step: int, steps: int) -> tuple[str, ...]:
+    """Files that nobody fills any more (not `wanted`) and that hold none of the `steps` newest steps here, where storage has a step at least as new as theirs."""
+    files = tuple(held)
+    newest = sorted({file.newest_step for file in files}, reverse=True)[:steps]
+    return tuple(file.file for file in files if len(newest) == steps and file.file not in wanted and file.newest_step < newest[-1] and file.newest_step <= stored_step)

@@ -30,6 +30,8 @@ class CopyTable(msgspec.Struct, frozen=True):
     replicated: bool = False
     regions: dict[str, tuple[Extents, Extents, Extents, bool] | None] = {}
     """Name of a DTensor → offsets and shape of its region, the whole shape, whether this rank writes it; None: storage cannot hold it."""
+    data_position: Any = None
+    """Where the training reads on in its data; of a checkpoint it is rank 0's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def part_of(table: CopyTable, epoch: int) -> StoredPart:
     manifest = Manifest(
         step=table.step, epoch=epoch, finite=True, saved=table.saved, shards=(), tensors=stored, world_size=1 if table.replicated else table.world,
         rest=state_tree.only(table.rest, table.regions) if is_own else table.rest,
-        ranks={str(table.rank): state_tree.renamed(table.rest, own)} if is_own else {},
+        ranks={str(table.rank): state_tree.renamed(table.rest, own)} if is_own else {}, data_position=table.data_position,
     )  # fmt: skip
     return StoredPart(manifest, contents)
 

@@ -27,6 +27,9 @@ TIMEOUT_S = 10.0
 """The other end sends or takes nothing for so long: the connection is given up."""
 HELLO_S = 5.0
 """How long a caller may take to show that it has the key."""
+UNSENT = 1 << 16
+"""Bytes that a connection has taken from us and not sent, about; what is on its way over the network is not among them. With the kernel's own megabytes, which are out of
+the cache by then, both ends together take 1.4 times as much processor time for a copy."""
 _MAC, _NONCE = 32, 32
 _LENGTH = struct.Struct("<I")
 _TIMEVAL = struct.Struct("@2l")
@@ -173,8 +176,9 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def _prompt(connection: socket.socket) -> None:
-    """Short messages are not kept back for longer ones."""
+    """Short messages are not kept back for longer ones, and little waits to be sent: the processor's cache still has it when it is."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
 
 
 def _wait_in_kernel(connection: socket.socket) -> None:

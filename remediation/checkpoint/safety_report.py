@@ -69,9 +69,11 @@ class SafetyReport:
             self._note(steps.pop())
         if stored_step > self._stored.step:
             self._stored = SafeStep(step=stored_step, time=self._taken.get(stored_step) or self._wall())
+        elif stored_step < self._stored.step:  # the training went back: what is there above that step is put aside
+            self._take_back(stored_step)
         known = self._failures(newest, failures)
         is_first = where.agreed >= 0 and self._told.get("backup_step") == "-1"
-        is_news = is_first or any(known.get(tier, "") != self._told.get(f"{tier}_failure", "") for tier in TIERS)
+        is_news = is_first or self._is_overstated() or any(known.get(tier, "") != self._told.get(f"{tier}_failure", "") for tier in TIERS)
         if now < (self._news_at if is_news else self._due_at):
             return None
         attributes = safety_attributes(self._tiers(copies, usable, where, known), where.kept_by, where.shared)
@@ -80,6 +82,17 @@ class SafetyReport:
         self._told = attributes
         self._news_at, self._due_at = now + AT_ONCE_S, now + max(PERIOD_S, where.nodes / NODES_PER_S)
         return attributes
+
+    def _take_back(self, stored_step: int) -> None:
+        """So much of what was stored counts still, and what is taken from here on is of another history."""
+        self._stored = SafeStep(step=stored_step, time=self._taken.get(stored_step, 0.0))
+        self._taken = {step: at for step, at in self._taken.items() if step <= stored_step}
+        if self._not_stored is not None:
+            self._not_stored = stored_step, self._not_stored[1]
+
+    def _is_overstated(self) -> bool:
+        """What was told last says more of storage than is known now."""
+        return self._stored.step < int(self._told.get("storage_step", -1))
 
     def _has_any(self, newest: Mapping[str, tuple[int, int]]) -> bool:
         """A job whose script saves nothing has nothing to tell."""

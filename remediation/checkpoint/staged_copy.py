@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 import msgspec
 
+from eagle_eye.training.checkpoint import slot_table
 from eagle_eye.training.checkpoint.memory_segment import ROW, SPARE, free_memory, rows_of
 from eagle_eye.training.checkpoint.shard_file import TensorContent
 
 from .copy_client import CopyChanged, CopyGone
-from .copy_files import SLAB, CopyFiles, CopyName, changed_row
+from .copy_files import CopyFiles, CopyName, changed_row
 from .copy_table import CopyTable, PlacedContent
+
+PIECE = 8 * ROW
+"""Bytes that are taken at once: they are in the processor's cache when they are summed, and when they are written."""
 
 
 class StagedCopy:
@@ -30,8 +34,8 @@ class StagedCopy:
         if content is None or segment is None:
             raise CopyGone(f"the copy of step {name.step} is not there any more")
         try:
-            self.table = msgspec.json.decode(content.table, type=CopyTable)
-        except msgspec.DecodeError as error:
+            self.table = msgspec.convert(slot_table.decode(content.table), type=CopyTable)
+        except (ValueError, msgspec.ValidationError) as error:
             raise CopyChanged(f"its table is not understood: {error}") from error
         size = rows_of(content.payload_bytes) * ROW
         free = free_memory()
@@ -39,9 +43,9 @@ class StagedCopy:
             raise OSError(errno.ENOMEM, f"the node, or the cgroup of this process, has {free} bytes of memory free, {size} are needed on the way to storage")
         self._memory = os.memfd_create("eagle-eye-checkpoint", os.MFD_CLOEXEC)
         try:
-            with memoryview(bytearray(min(SLAB, size))) as buffer:
-                for at in range(0, size, SLAB):
-                    piece = buffer[: min(SLAB, size - at)]
+            with memoryview(bytearray(min(PIECE, size))) as buffer:
+                for at in range(0, size, PIECE):
+                    piece = buffer[: min(PIECE, size - at)]
                     if os.preadv(segment.content.fileno(), [piece], content.payload_at + at) != len(piece):
                         raise CopyGone("its segment was cut short")
                     self._check(piece, content.sums, at // ROW, files)

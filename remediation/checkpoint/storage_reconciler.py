@@ -18,6 +18,7 @@ from typing import NamedTuple
 from eagle_eye.training import object_path
 from eagle_eye.training.checkpoint import checkpoint_directory, checkpoint_writer, shard_file
 from eagle_eye.training.checkpoint import manifest as manifests
+from eagle_eye.training.checkpoint.checkpoint_retention import NEWEST_KEPT, CheckpointRetention
 from eagle_eye.training.checkpoint.manifest import UnusableCheckpoint
 from eagle_eye.training.checkpoint.memory_segment import SlotHold
 from eagle_eye.training.object_path import StoragePath
@@ -82,6 +83,8 @@ class StoredStep(NamedTuple):
     """Since its copies were whole in memory."""
     worker: str
     """That of rank 0; '' if it is on another node, whose launcher tells it."""
+    epoch: int
+    """In which its copies were made."""
 
 
 @dataclass
@@ -109,10 +112,11 @@ class StorageReconciler:
 
     def __init__(
         self, home: StoragePath, files: Callable[[], CopyFiles], stored: Callable[[StoredStep], None], refused: Callable[[StorageRefusal], None],
-        taken: Callable[[WantedStep, CopyName | None, str], None], stop: threading.Event, clock: Callable[[], float] = time.monotonic,
+        taken: Callable[[WantedStep, CopyName | None, str], None], stop: threading.Event, clock: Callable[[], float] = time.monotonic, keep: CheckpointRetention = NEWEST_KEPT,
     ) -> None:  # fmt: skip
-        """`taken`: the slots are free again; with the copy that is broken, if one is, and why. All are called in this thread."""
+        """`taken`: the slots are free again; with the copy that is broken, if one is, and why. All are called in this thread. `keep`: what of older steps stays in storage."""
         self._home, self._files, self._stored, self._refused, self._taken, self._stop, self._clock = home, files, stored, refused, taken, stop, clock
+        self._keep = keep
         self._turn = threading.Condition()
         """Guards what follows."""
         self._wanted: WantedStep | None = None
@@ -163,7 +167,7 @@ class StorageReconciler:
         wait_s = 0.0
         while not self._stop.is_set():
             with self._turn:
-                self._turn.wait_for(lambda: self._wanted is not None or self._stop.is_set(), wait_s if self._work is not None else None)
+                self._turn.wait_for(lambda: self._wanted is not None or self._stop.is_set() or self._was_overtaken(), wait_s if self._work is not None else None)
             if not self._stop.is_set():
                 wait_s = self._reconciled()
         if self._work is not None:
@@ -187,6 +191,11 @@ class StorageReconciler:
         finally:
             self._moved_at = float("inf")
 
+    def _was_overtaken(self) -> bool:
+        """By a roll-back, what was stored last: it may have become a checkpoint after the coordinator put aside what was there."""
+        epoch, step = self._rolled_back
+        return self._last is not None and self._last[1] < epoch and self._last[2] > step
+
     def _take_back(self) -> None:
         """What a roll-back has overtaken."""
         with self._turn:
@@ -198,7 +207,7 @@ class StorageReconciler:
             self._taken(wanted, None, "")
         if self._work is not None and self._work.wanted.epoch < epoch and self._work.wanted.step > step:
             self._give_up()
-        if self._last is not None and self._last[1] < epoch and self._last[2] > step:
+        if self._last is not None and self._was_overtaken():
             path, self._last = self._last[0], None
             with contextlib.suppress(OSError):
                 checkpoint_directory.discard(path)
@@ -260,7 +269,7 @@ class StorageReconciler:
         self._give_up()
         self._clear(work.wanted.step)
         first = next((worker for copy, worker in zip(work.wanted.copies, work.wanted.workers, strict=True) if copy.rank == 0), "")
-        self._stored(StoredStep(work.wanted.step, path, self._clock() - work.wanted.begun, first))
+        self._stored(StoredStep(work.wanted.step, path, self._clock() - work.wanted.begun, first, work.wanted.epoch))
         return 0.0
 
     def _brought(self, work: _Work) -> StoragePath | None:
@@ -281,7 +290,7 @@ class StorageReconciler:
             return path if self._is_published(path, work) else None
         if not wanted.is_first and work.others_s(self._clock()) < TAKE_OVER_S:
             return None
-        return checkpoint_writer.publish(home, parts) or (path if self._is_published(path, work) else None)
+        return checkpoint_writer.publish(home, parts, self._keep) or (path if self._is_published(path, work) else None)
 
     def _is_published(self, path: StoragePath, work: _Work) -> bool:
         """Whether the manifest names our shards."""

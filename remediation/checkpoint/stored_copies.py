@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from eagle_eye.training.checkpoint.checkpoint_retention import KEPT, NEWEST_KEPT, CheckpointRetention
+from eagle_eye.training.checkpoint.roll_backs import RollBacks, abandoned
 from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import LONGEST_S, room_text
-from eagle_eye.training.storage_failure import size_text
+from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure, size_text
 from eagle_eye.types import Layout
 
 from .copy_files import CopyFiles, CopyName
-from .copy_states import Place, Seen
+from .copy_states import Place, Seen, Stored, StoredMark, newest_stored, with_stored
 from .storage_interval import StorageInterval
 from .storage_reconciler import StorageReconciler, StorageRefusal, StoredStep, WantedStep
 
@@ -38,17 +40,42 @@ class _Gathered(NamedTuple):
     """By file."""
 
 
+class StoredSteps:
+    """Which steps are known to be in storage, of the history that goes on. Any thread may call it."""
+
+    def __init__(self, layout: Callable[[], Layout | None], keep: CheckpointRetention) -> None:
+        """`layout`: that of the job as it is now; `keep`: what stays in storage, of which no more is counted on than of what a script itself stores."""
+        self._layout, self._kept = layout, min(KEPT, keep.newest)
+        self._known: Stored = ()
+        self._turn = threading.Lock()
+
+    def add(self, step: int, epoch: int) -> bool:
+        """A checkpoint that was made in that epoch is whole there; whether that is news."""
+        with self._turn:
+            before = self.newest()
+            self._known = with_stored(self._known, StoredMark(step, epoch), self._rolled_back(), self._kept)
+            return self.newest() > before
+
+    def newest(self) -> StoredMark:
+        """Behind a roll-back at most the step from which the job went on."""
+        return newest_stored(self._known, self._rolled_back())
+
+    def _rolled_back(self) -> RollBacks:
+        layout = self._layout()
+        return layout.rolled_back if layout is not None else ()
+
+
 class StoredCopies:
     """Of one launcher."""
 
     def __init__(
         self, home: StoragePath, node: str, run: str, interval: StorageInterval, files: Callable[[], CopyFiles], emit: EmitStored,
-        stored: Callable[[int], object], broken: Callable[[CopyName, str], None], stop: threading.Event,
+        stored: Callable[[int, int], object], broken: Callable[[CopyName, str], None], stop: threading.Event, keep: CheckpointRetention = NEWEST_KEPT,
     ) -> None:  # fmt: skip
-        """`emit` is called in any thread; `stored`: with a step that is whole in storage; `broken`: with a copy that does not fit its sums."""
+        """`emit` is called in any thread; `stored`: with a step that is whole in storage, and its epoch; `broken`: with a copy that does not fit its sums."""
         self._home, self._node, self._run, self._emit, self._stored, self._broken = home, node, run, emit, stored, broken
         self.interval = interval
-        self._reconciler = StorageReconciler(home, files, self._was_stored, self._was_refused, self._was_taken, stop)
+        self._reconciler = StorageReconciler(home, files, self._was_stored, self._was_refused, self._was_taken, stop, keep=keep)
         self.run, self.interrupt = self._reconciler.run, self._reconciler.interrupt
         self._gathered: _Gathered | None = None
         self._seen: dict[str, int] = {}
@@ -57,6 +84,7 @@ class StoredCopies:
         self._holding: dict[str, int] = {}
         """File → slot that is to stay as it is."""
         self._safe_step = -1
+        self._rolled_back: RollBacks = ()
         self.failing = ""
         """Why the newest that was due is not stored; '' once one is. Read by other threads."""
         self._stored_now = threading.Condition()
@@ -75,10 +103,12 @@ class StoredCopies:
         self._reconciler.tell_silence()
         whole = [each for each in seen if each.sequence >= 0]
         if layout.epoch != self._epoch:
-            self._epoch, self._gathered = layout.epoch, None
+            before, self._epoch, self._gathered, self._rolled_back = self._epoch, layout.epoch, None, layout.rolled_back
             self.interval.epoch_began(layout)
-            if layout.resume_step >= 0:
-                self._reconciler.roll_back(layout.epoch, layout.resume_step)
+            if layout.rolled_back:  # also of an epoch that this node was away in
+                self._reconciler.roll_back(*layout.rolled_back[-1])
+                if before < layout.rolled_back[-1][0]:
+                    self._safe_step = -1  # what was stored may have been put aside: a new state of a lower step is none that is there
             for each in whole:  # of an earlier epoch
                 self._seen[each.place.file] = max(each.sequence, self._seen.get(each.place.file, -1))
             return
@@ -138,6 +168,13 @@ class StoredCopies:
             if not self._stored_now.wait_for(lambda: self._safe_step >= newest.step, wait_s):
                 log.warning("the checkpoint of step %d in memory was not stored within %g s, and goes with the job; the newest that is stored is that of step %d", newest.step, wait_s, self._safe_step)
 
+    def cannot_read(self, step: int, worker: str, why: str) -> None:
+        """The copy of a worker (step -1: its file) turns out to be none: told until something is stored, where it was to be stored."""
+        gathers = self._gathered is not None and self._gathered.step == step
+        if self.failing or not (gathers or step < 0):
+            return
+        self._was_refused(StorageRefusal(step, worker, StorageFailure(os.fspath(self._home), "", why, UNKNOWN), 0, 0, 0.0))
+
     # --- in the reconciler's thread ----------------------------------------------------------------------------------
 
     def _was_taken(self, wanted: WantedStep, broken: CopyName | None, why: str) -> None:
@@ -149,9 +186,10 @@ class StoredCopies:
     def _was_stored(self, found: StoredStep) -> None:
         self.failing = ""
         self.interval.stored(found.seconds)
-        self._stored(found.step)
+        self._stored(found.step, found.epoch)
         with self._stored_now:
-            self._safe_step = max(self._safe_step, found.step)
+            if not abandoned(self._rolled_back, found.epoch, found.step):  # else it is put aside in a moment
+                self._safe_step = max(self._safe_step, found.step)
             self._stored_now.notify_all()
         if not found.worker:
             return

@@ -19,10 +19,10 @@ class CheckpointEvents:
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
-        self.stored: Callable[[int], None] = lambda _: None
-        """Called with the step of a checkpoint that is in storage."""
-        self.refused: Callable[[str, str, str], None] = lambda *_: None
-        """Called with (worker, tier, reason): memory or storage has refused its checkpoint."""
+        self.stored: Callable[[int, int], object] = lambda *_: None
+        """Called with the step of a checkpoint that is in storage, and the epoch in which it was made (0: it is not known)."""
+        self.refused: Callable[[str, str, str, str], None] = lambda *_: None
+        """Called with (worker, tier, reason, name of its file in memory): memory or storage has refused its checkpoint."""
 
     def take(self, worker: str, kind: str, message: messages.ProbeMessage) -> None:
         """A message of that worker; of another kind it says nothing of checkpoints."""
@@ -30,10 +30,10 @@ class CheckpointEvents:
             self._saved(worker, message)
         elif kind == "checkpoint_failed":
             told = self._emit("checkpoint.failed", worker, message, UNSAVED, "worker {worker} could not save the checkpoint of step {step} to {path}: {reason}")
-            self.refused(worker, "storage", told["reason"])
+            self.refused(worker, "storage", told["reason"], "")
         elif kind == "memory_checkpoint_failed":
             told = self._emit("checkpoint.memory_failed", worker, message, UNSAVED_IN_MEMORY, "worker {worker} has no checkpoint of step {step} in memory: {reason}")
-            self.refused(worker, "memory", told["reason"])
+            self.refused(worker, "memory", told["reason"], str(message.get("file", "")))
         elif kind == "memory_checkpoint_reduced":
             self._emit(
                 "checkpoint.memory_reduced", worker, message, REDUCED,
@@ -46,7 +46,7 @@ class CheckpointEvents:
     def _saved(self, worker: str, message: messages.ProbeMessage) -> None:
         told = self._emit("checkpoint.saved", worker, message, SAVED, "checkpoint of step {step}")
         if told["finite"] == "True":
-            self.stored(step_of(told["step"]))
+            self.stored(step_of(told["step"]), max(0, step_of(str(message.get("epoch", "")))))
 
     def _emit(self, event: str, worker: str, message: messages.ProbeMessage, fields: tuple[str, ...], text: str) -> dict[str, str]:
         attributes = _attributes(worker, message, fields)

@@ -10,6 +10,7 @@ import msgspec
 from eagle_eye.config import AccessConfig, CheckpointsConfig, StallConfig, StreamConfig, TopologyConfig
 from eagle_eye.errors import ConfigError
 from eagle_eye.training.checkpoint.checkpoint_directory import FROM_MEMORY
+from eagle_eye.training.checkpoint.checkpoint_retention import CheckpointRetention
 from eagle_eye.training.checkpoint.memory_segment import SLOTS, SLOTS_WITH_BACKUP
 from eagle_eye.training.object_path import StoragePath
 
@@ -149,7 +150,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def copies_in_memory(self) -> int:
         """Of each worker's state: the neighbour, or storage, takes one while the newest stays and the next is written."""
-        return SLOTS_WITH_BACKUP if self.has_backup or self.stored_copies else SLOTS
+        return self.backup.memory_steps or (SLOTS_WITH_BACKUP if self.has_backup or self.stored_copies else SLOTS)
 
     @property
     def parallel_sizes(self) -> ParallelSizes:
@@ -174,6 +175,11 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     def stored_copies(self) -> StoragePath | None:
         """Where its checkpoints in memory are stored; None: nowhere, for nobody has named a directory, or wants them stored."""
         return self.checkpoint_directories[1] if self.checkpoint_dir is not None and self.backup.storage_interval_s else None
+
+    @property
+    def stored_retention(self) -> CheckpointRetention:
+        """Which of those stay."""
+        return CheckpointRetention(newest=self.backup.storage_keep, each_steps=self.backup.storage_keep_steps, each_hours=self.backup.storage_keep_hours)
 
     @property
     def logs(self) -> Path:

@@ -1,6 +1,6 @@
 """A small elastic job as a script, for real launchers: what it committed, and what a worker alone makes of it.
 
-    python train.py STEPS SAVE_EVERY
+    python train.py STEPS SAVE_EVERY MEMORY_EVERY
 
 As long as a file `slow` lies beside it a micro-batch takes a while: time for what a test wants to do to the job.
 """
@@ -32,7 +32,7 @@ def batch(step, micro_batch):
 
 layers = [torch.nn.Linear(8, 512), torch.nn.Tanh(), torch.nn.Linear(512, 1)]
 worker = eagle_eye.elastic(
-    layers, loss=torch.nn.functional.mse_loss, batch=batch, micro_batches=6, save_every=int(sys.argv[2]),
+    layers, loss=torch.nn.functional.mse_loss, batch=batch, micro_batches=6, save_every=int(sys.argv[2]), memory_every=int(sys.argv[3]),
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
 )
 for step in worker.steps(until=int(sys.argv[1])):
@@ -47,9 +47,9 @@ os._exit(0)
 """
 
 
-def command(steps: int, save_every: int = 0) -> tuple[str, ...]:
-    """That starts it where it lies."""
-    return (sys.executable, "train.py", str(steps), str(save_every))
+def command(steps: int, save_every: int = 0, memory_every: int = 0) -> tuple[str, ...]:
+    """That starts it where it lies. Nothing is kept in memory unless that is asked for."""
+    return (sys.executable, "train.py", str(steps), str(save_every), str(memory_every))
 
 
 def steps_of(home: Path) -> list[dict[str, Any]]:

@@ -85,6 +85,8 @@ class Draft:
     """Node → time of its newest batch: leave a node's old value in to silence it."""
     steps: list[StepDraft]
     events: list[Event]
+    clocks: dict[str, float] = field(default_factory=dict)
+    """Node → seconds that its clock is ahead."""
 
     def column(self, kind: Kind, name: str) -> int:
         """Column of an entity."""
@@ -366,4 +368,5 @@ def _frame(draft: Draft, seen: dict[Kind, tuple[str, ...]]) -> Frame:
             gpus={place.gpu: place.node for place in draft.layout.placements if place.gpu},
         ),
         reporting=draft.reporting,
+        clocks=draft.clocks,
     )

@@ -1,19 +1,28 @@
-"""`eagle-eye checkpoint status | ls | verify | show | copy | prune | convert | interval`."""
+"""`eagle-eye checkpoint status | ls | memory | verify | show | copy | prune | convert | interval`."""
 
 import contextlib
 import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from eagle_eye.app import checkpoint_files, options
+from eagle_eye.app import checkpoint_files, memory_copies, options
 from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table, print_text
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.training.checkpoint import KEPT, SavedCheckpoint, checkpoint_directory
+from eagle_eye.training.checkpoint import (
+    KEPT,
+    CheckpointRetention,
+    SavedCheckpoint,
+    checkpoint_directory,
+    json_position,
+)
+from eagle_eye.training.checkpoint.checkpoint_retention import LEAST_HOURS
 from eagle_eye.training.object_path import SCHEME, StoragePath, storage_path
 from eagle_eye.training.storage_failure import size_text
 from remediation.planner.decision.checkpoint_interval import advise_interval, overhead
@@ -31,6 +40,13 @@ class _PathOrUrl(click.Path):
         return storage_path(value if SCHEME in value else str(super().convert(value, param, ctx)))
 
 
+def _require_hours(context: click.Context, option: click.Parameter, hours: float) -> float:
+    """Raises BadParameter, which names the option; FloatRange takes NaN."""
+    if hours and not LEAST_HOURS <= hours < math.inf:
+        raise click.BadParameter(f"{hours:g} is no span of hours; give {LEAST_HOURS:g} or more, or 0 for none", context, option)
+    return hours
+
+
 _step = click.option("--step", type=click.IntRange(min=0), default=None, help="Of this step. Default: the newest.")
 _directory = click.argument("directory", required=False, default="")
 
@@ -45,6 +61,7 @@ def command() -> None:
     Examples:
       eagle-eye checkpoint status
       eagle-eye checkpoint ls /data/gpt
+      eagle-eye checkpoint memory
       eagle-eye checkpoint verify /data/gpt
       eagle-eye checkpoint show /data/gpt --step 1200
       eagle-eye checkpoint copy /data/gpt s3://archive/gpt --step 1200
@@ -98,7 +115,7 @@ def ls(directory: str, json_lines: bool, wide: bool) -> None:
     if not (any(map(any, found.values())) or json_lines):
         click.echo(f"no checkpoint in {home}")
         return
-    listed = {place: [(entry, entry.missing) for entry in readable] for place, (readable, _) in found.items()}
+    listed = {place: [(entry, entry.unusable) for entry in readable] for place, (readable, _) in found.items()}
     for place, (readable, unreadable) in found.items():
         _print_place(home, place, json_lines=json_lines)
         if json_lines or readable or unreadable:
@@ -117,6 +134,24 @@ def _print_newest(loadable: Sequence[SavedCheckpoint]) -> None:
     newest = max(loadable, key=lambda entry: entry.step, default=None)
     told = "none of them can be loaded" if newest is None else f"the newest that can be loaded: step {newest.step}, saved {local_time(newest.manifest.saved)}, in {newest.path.parent}"
     print_text(Console(), told)
+
+
+@command.command(short_help="list the copies in the memory of this node, or show what one holds")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=memory_copies.SHARED_MEMORY)
+@click.option("--worker", default="", metavar="RUN/NODE/SLOT", help="Of one worker, as it is listed. Default: of all jobs of this user.")
+@click.option("--step", type=click.IntRange(min=0), default=None, help="Show what the copy of this step holds, and where it reads on in its data.")
+@options.as_json
+@options.wide
+def memory(folder: Path, worker: str, step: int | None, json_lines: bool, wide: bool) -> None:
+    """List the copies of states in the memory of this node: those of its own workers, and those that it keeps for another node. FOLDER is where launchers have
+    them (/dev/shm). Of each copy its description and table are compared with their digest; its tensors are not read.
+
+    \b
+    Examples:
+      eagle-eye checkpoint memory
+      eagle-eye checkpoint memory --worker 20251120-083000/node-a/0 --step 1200
+    """
+    memory_copies.print_copies(folder, worker, step, json_lines=json_lines, wide=wide)
 
 
 @command.command(short_help="read checkpoints and compare every byte with its digest")
@@ -171,9 +206,9 @@ def show(directory: str, step: int | None, json_lines: bool, wide: bool) -> None
     tensors = {name: {"dtype": each.dtype, "shape": each.shape, "shards": sorted({piece.shard for piece in each.pieces})} for name, each in sorted(manifest.tensors.items())}
     if json_lines:
         shards = [{"file": shard.name, "bytes": shard.bytes, "crc32": f"{shard.crc32:08x}", "rank": shard.rank} for shard in manifest.shards]
-        click.echo(json.dumps({**_facts(entry, entry.missing), "layout": dict(manifest.layout), "data_position": manifest.data_position, "parts": shards, "tensors": tensors}))
+        click.echo(json.dumps({**_facts(entry, entry.unusable), "layout": dict(manifest.layout), "data_position": json_position.strict(manifest.data_position), "parts": shards, "tensors": tensors}))
         return
-    print_text(Console(), f"step {entry.step}, epoch {manifest.epoch}, saved {local_time(manifest.saved)}, format version {manifest.version}: {entry.missing or _state(entry, 'complete')}")
+    print_text(Console(), f"step {entry.step}, epoch {manifest.epoch}, saved {local_time(manifest.saved)}, format version {manifest.version}: {entry.unusable or _state(entry, 'complete')}")
     cut = ", ".join(f"{name} {size}" for name, size in manifest.layout.items())
     print_text(Console(), f"saved by {manifest.world_size} rank(s){f' ({cut})' if cut else ''}, {size_text(manifest.bytes)} in {len(manifest.shards)} shard(s)")
     if manifest.data_position is not None:
@@ -209,8 +244,13 @@ def copy(directory: str, target: StoragePath, step: int | None) -> None:
 @command.command(short_help="delete old checkpoints, never the newest whole one")
 @_directory
 @click.option("--keep", type=click.IntRange(min=1), default=KEPT, show_default=True, help="Newest whole checkpoints that are kept, besides the newest finite one.")
+@click.option("--keep-steps", type=click.IntRange(min=0), default=0, metavar="N", help="Besides, the first one of each span of N steps is kept, as with checkpoints.storage_keep_steps.")
+@click.option(
+    "--keep-hours", type=click.FloatRange(min=0), default=0.0, metavar="H", callback=_require_hours,
+    help="Besides, the first one of each span of H hours (0.001 or more) is kept, as with checkpoints.storage_keep_hours.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted.")
-def prune(directory: str, keep: int, dry_run: bool) -> None:
+def prune(directory: str, keep: int, keep_steps: int, keep_hours: float, dry_run: bool) -> None:
     """Delete the checkpoints of DIRECTORY that are older than the newest whole ones. All are read first: a damaged one does not count as
     kept. Where none is whole nothing is deleted, and one that is newer than those that are kept is left as it is.
 
@@ -218,10 +258,11 @@ def prune(directory: str, keep: int, dry_run: bool) -> None:
     Examples:
       eagle-eye checkpoint prune /data/gpt --dry-run
       eagle-eye checkpoint prune /data/gpt --keep 3
+      eagle-eye checkpoint prune /data/gpt/memory --keep 3 --keep-steps 1000
     """
     home = checkpoint_files.existing_directory(directory)
     found = _verified(checkpoint_directory.contents(home)[0])
-    gone = checkpoint_files.superfluous(found, keep) if found else []
+    gone = checkpoint_files.superfluous(found, CheckpointRetention(newest=keep, each_steps=keep_steps, each_hours=keep_hours)) if found else []
     if not dry_run:
         checkpoint_files.delete(home, gone)
     for entry in gone:

@@ -27,21 +27,22 @@ Only saving and loading need torch; `entries` and `discard_after` are for the la
 """
 
 from .checkpoint_directory import (
-    KEPT,
     LEFT_S,
-    SavedCheckpoint,
     directory_of,
     discard_after,
     entries,
 )
 from .checkpoint_reader import RestoredCheckpoint, SkippedCheckpoint, load, restore
+from .checkpoint_retention import KEPT, CheckpointRetention
 from .checkpoint_writer import PreparedCheckpoint, leave_out, save, save_or_raise, save_shard
 from .distributed_tensor import LocalTensor, LocalTensors
+from .saved_checkpoint import SavedCheckpoint
 from .tensor_regions import Region
 
 __all__ = [
     "KEPT",
     "LEFT_S",
+    "CheckpointRetention",
     "LocalTensor",
     "LocalTensors",
     "PreparedCheckpoint",

@@ -9,7 +9,6 @@ import os
 import socket
 import time
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,10 +17,10 @@ from eagle_eye.training import atomic_file
 from eagle_eye.training.object_path import ObjectPath, StoragePath, storage_path
 
 from . import manifest as manifests
-from .manifest import DATA, Manifest, UnusableCheckpoint
+from .checkpoint_retention import KEPT, CheckpointRetention
+from .manifest import DATA, MOST_STEPS, Manifest, UnusableCheckpoint
+from .saved_checkpoint import SavedCheckpoint
 
-KEPT = 2
-"""Newest checkpoints that are kept, besides the newest finite one."""
 LEFT_S = 3600.0
 """Data that no manifest names for so long are nobody's: a save of another process takes less time between its two files."""
 LEFT_IN_A_STORE_S = 24 * 3600.0
@@ -30,66 +29,10 @@ FROM_MEMORY = "memory"
 """Folder beside the checkpoints that a script saves itself: those that launchers have stored from memory."""
 PART = ".part"
 """Suffix of the manifest of one rank's shard, until all of them are there."""
-MOST_STEPS = 10**12
-"""A step is below this: the names of its files have twelve digits for it."""
 _DISCARDED = ".discarded"
 _STARTED = time.time()
 """Of this process, or of the one that it was forked from."""
 _log = logging.getLogger("eagle_eye.checkpoint")
-
-
-@dataclass(frozen=True, slots=True)
-class SavedCheckpoint:
-    """A checkpoint whose manifest can be read; whether its tensors are whole is found when they are loaded."""
-
-    path: StoragePath
-    """Of the manifest."""
-    manifest: Manifest
-
-    @property
-    def step(self) -> int:
-        """The first step still to do."""
-        return self.manifest.step
-
-    @property
-    def finite(self) -> bool:
-        """Whether no tensor holds NaN or an infinite value."""
-        return self.manifest.finite
-
-    @property
-    def shards(self) -> list[StoragePath]:
-        """Their files."""
-        return [self.path.parent / shard.name for shard in self.manifest.shards]
-
-    @property
-    def missing(self) -> str:
-        """Why it cannot be whole, as far as the sizes of its files tell; '' if they are as they were written."""
-        try:
-            size_of = _sizes_of(self.path.parent)
-        except OSError as error:
-            return f"{self.path.parent} cannot be read: {error.strerror}"
-        for path, shard in zip(self.shards, self.manifest.shards, strict=True):
-            try:
-                size = size_of(path)
-            except OSError as error:
-                return f"{path} cannot be read: {error.strerror}"
-            if size != shard.bytes:
-                return f"{path} has {size} of {shard.bytes} bytes"
-        return ""
-
-
-def _sizes_of(home: StoragePath) -> Callable[[StoragePath], int]:
-    """Of its files. An object store is asked once for all of them. Raises OSError, as what it returns does."""
-    if not isinstance(home, ObjectPath):
-        return lambda path: path.stat().st_size
-    sizes = home.sizes()
-
-    def size_of(path: StoragePath) -> int:
-        if path.name not in sizes:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-        return sizes[path.name]
-
-    return size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +140,20 @@ def _machine() -> str:
     return f"{zlib.crc32(f'{socket.gethostname()} {boot} {processes}'.encode()):08x}"
 
 
-def prune(home: StoragePath, kept: int = KEPT, published: StoragePath | None = None) -> list[StoragePath]:
-    """Delete the manifests that are neither among the `kept` newest ones nor the newest finite one, then what no manifest names.
+def prune(home: StoragePath, kept: int | CheckpointRetention = KEPT, published: StoragePath | None = None) -> list[StoragePath]:
+    """Delete the manifests that are neither among the `kept` newest ones nor the newest finite one (nor what else a CheckpointRetention says), then what no manifest names.
 
     Only checkpoints whose files are all there, with their sizes, count as kept: the newest whole one is never deleted for one that is cut
     off. A manifest that cannot be read, such as that of a newer version, keeps its shards. `published`: what was just saved, which stays whatever else is there; what it has overtaken
-    is put aside. Returns the manifests that were deleted. Raises OSError.
+    is put aside. Returns the manifests that were deleted. Raises OSError: where storage does not say whether a checkpoint is whole, nothing is deleted.
     """
     survey = _survey(home)
     if published is not None:
         _put_aside_overtaken(survey, published)
     found = sorted((SavedCheckpoint(path, manifest) for path, manifest in survey.items() if manifest and path.suffix == ".json"), key=lambda each: each.step)
     complete = [entry for entry in found if not entry.missing]
-    staying = {entry.path for entry in complete[-kept:]} | {entry.path for entry in [each for each in complete if each.finite][-1:]} | {published}
+    retention = CheckpointRetention(newest=kept) if isinstance(kept, int) else kept
+    staying = {entry.path for entry in retention.staying(complete)} | {published}
     newest = max((entry.step for entry in complete), default=-1)
     gone = [entry.path for entry in found if entry.path not in staying and entry.step < newest]
     discarded = sorted((path for path in survey if path.name.endswith(_DISCARDED)), key=lambda path: path.name)[:-KEPT]

@@ -16,9 +16,10 @@ from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import distributed_tensor, save_attempts, shard_file
-from .checkpoint_directory import SavedCheckpoint, contents, directory_of, names
+from .checkpoint_directory import contents, directory_of, names
 from .distributed_tensor import LocalTensor
 from .manifest import ELEMENT_BITS, Manifest, ManifestTensor, TensorPiece, UnusableCheckpoint
+from .saved_checkpoint import SavedCheckpoint
 from .shard_file import ByteSpan
 from .tensor_regions import Region, whole
 

@@ -22,9 +22,10 @@ from eagle_eye.training.save_retry import WAIT_S, SaveRetry, Unwritten
 from eagle_eye.training.storage_failure import UNKNOWN, StorageFailure
 from eagle_eye.training.thread_map import thread_map
 
-from . import checkpoint_directory, distributed_tensor, save_attempts, shard_file
+from . import checkpoint_directory, distributed_tensor, json_position, save_attempts, shard_file
 from . import manifest as manifests
-from .checkpoint_directory import KEPT, directory_of, step_number
+from .checkpoint_directory import directory_of, step_number
+from .checkpoint_retention import KEPT, CheckpointRetention
 from .distributed_tensor import LocalTensor
 from .manifest import DATA, Manifest, ManifestTensor, ShardFile, TensorPiece
 from .part_merge import merged
@@ -147,6 +148,7 @@ def prepare(
     if not isinstance(state, dict):
         raise TypeError(f"the state is of type {type(state).__name__}: save a dict, such as {{'model': model.state_dict()}}")
     step = step_number(step)
+    json_position.require_json(data_position)
     tensors, rest = state_tree.flatten(state, distributed_tensor.is_tensor)
     own, own_rest = state_tree.flatten({str(rank): per_rank}, distributed_tensor.is_tensor, "ranks") if per_rank else ({}, None)
     parts = {name: distributed_tensor.parts_of(tensor, first=first, name=name) for name, tensor in tensors.items()}
@@ -310,7 +312,7 @@ def _part_names(prepared: PreparedCheckpoint) -> list[str]:
     return [checkpoint_directory.part_name(prepared.step, prepared.run, rank, size) for rank in range(size)]
 
 
-def publish(home: StoragePath, paths: Sequence[StoragePath], keep: int = KEPT) -> StoragePath | None:
+def publish(home: StoragePath, paths: Sequence[StoragePath], keep: int | CheckpointRetention = KEPT) -> StoragePath | None:
     """Make the manifest of the whole checkpoint if the parts of all ranks are there: two ranks that both find them write the same. None: they are not.
 
     Raises ValueError for parts that are damaged or do not fit together; OSError.
@@ -336,12 +338,15 @@ def _delete(part: StoragePath) -> None:
         part.unlink(missing_ok=True)
 
 
-def published(path: StoragePath, manifest: Manifest, keep: int = KEPT) -> None:
-    """The checkpoint is visible: what is too old goes, and the launcher hears of it."""
+def published(path: StoragePath, manifest: Manifest, keep: int | CheckpointRetention = KEPT) -> None:
+    """The checkpoint is visible: what is too old goes, and the launcher hears of it. Does not raise: whatever keeps older ones from being deleted costs no save."""
     try:
         checkpoint_directory.prune(path.parent, keep, published=path)
-    except OSError as error:
-        _log.warning("older checkpoints in %s could not be deleted: %s", path.parent, error)
+        _not_pruned.pop(os.fspath(path.parent), None)
+    except Exception as error:  # noqa: BLE001 - what is in the directory may have been written by anybody
+        if _not_pruned.get(os.fspath(path.parent)) != str(error):  # once, not with each save
+            _not_pruned[os.fspath(path.parent)] = str(error)
+            _log.warning("older checkpoints in %s are not deleted: %s; it is tried again with the next one", path.parent, str(error) or repr(error))
     messages.tell_launcher("checkpoint", step=manifest.step, path=str(path), finite=manifest.finite, epoch=manifest.epoch)
 
 
@@ -352,5 +357,7 @@ def _report_failure(unwritten: Unwritten, failure: StorageFailure, attempt: int,
     )  # fmt: skip
 
 
+_not_pruned: dict[str, str] = {}
+"""Directory → why older checkpoints in it could not be deleted, as it was told."""
 _retry = SaveRetry(_write, _report_failure)
 """Of this process."""

@@ -4,6 +4,8 @@ Both hold pickles. What a pickle names is looked up in a list of what these form
 somebody else wrote is executed. Needs torch, and memory for the whole state.
 """
 
+import contextlib
+import errno
 import io
 import os
 import pickle
@@ -12,12 +14,15 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from eagle_eye.errors import ConfigError
+from eagle_eye.errors import ConfigError, EagleEyeError
 from eagle_eye.training.object_path import StoragePath
+from eagle_eye.training.save_retry import room_text
+from eagle_eye.training.storage_failure import StorageFailure, failure_raised, size_text, storage_failure
 
 from . import checkpoint_directory, checkpoint_writer
-from .checkpoint_directory import SavedCheckpoint
 from .checkpoint_reader import load_whole
+from .manifest import UnusableCheckpoint
+from .saved_checkpoint import SavedCheckpoint
 from .tensor_regions import Region, gap
 
 DCP_METADATA = ".metadata"
@@ -27,6 +32,8 @@ _DCP_NAMES = {
     **dict.fromkeys(("Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"), f"{_DCP_MODULE}.metadata"),
     "_StorageInfo": f"{_DCP_MODULE}.filesystem", "Size": "torch", "_get_layout": "torch.serialization",
 }  # fmt: skip
+_NO_ROOM = {"ENOSPC", "EDQUOT", "EFBIG", ""}
+"""Names of errors that more room mends; '' where torch's writer does not say which it was."""
 _PATHS = {"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"}
 
 
@@ -41,11 +48,22 @@ def read_torch_save(path: Path) -> dict[str, Any]:
 
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        _require_cut_off(error, path)
+        raise ConfigError(f"{path} is no whole file of torch.save: it is cut off; copy it anew from where it is whole") from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is no file of torch.save that holds tensors and plain values alone: {_first_line(error)}") from error
     if not isinstance(state, dict):
         raise ConfigError(f"{path} holds no dict, but {type(state).__name__}: save a dict of state_dicts")
     return state
+
+
+def _require_cut_off(error: OSError, path: Path) -> None:
+    """Raises what the system says, with the path, unless it is that torch looks for the end of a file before its beginning."""
+    if error.filename is not None:
+        raise error
+    if error.errno != errno.EINVAL:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
 
 
 def read_dcp(directory: Path) -> dict[str, Any]:
@@ -57,6 +75,9 @@ def read_dcp(directory: Path) -> dict[str, Any]:
             value = _tensor(directory, metadata, name, described) if isinstance(described, _dcp().TensorStorageMetadata) else _item(directory, metadata, name, None)
             _place(state, (metadata.planner_data or {}).get(name, (name,)), value)
         nested: dict[str, Any] = _nested(state)
+    except OSError as error:
+        _require_cut_off(error, directory)
+        raise ConfigError(f"{directory} is no whole checkpoint of torch.distributed.checkpoint: a file of it is cut off; copy it anew from where it is whole") from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(f"{directory} is no checkpoint of torch.distributed.checkpoint that holds tensors and plain values alone: {_first_line(error)}") from error
     return nested
@@ -151,9 +172,37 @@ def store(state: dict[str, Any], step: int, directory: StoragePath) -> StoragePa
         path = directory / checkpoint_directory.manifest_name(checkpoint_directory.step_number(step))
         if path.exists():
             raise ConfigError(f"{path} is there already: give another step or directory")
-        return checkpoint_writer.put(checkpoint_writer.prepare(state, step, directory))[0]
-    except (TypeError, ValueError) as error:
+        prepared = checkpoint_writer.prepare(state, step, directory)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"the state cannot be converted: {error}") from error
+    try:
+        return checkpoint_writer.put(prepared)[0]
+    except OSError as error:
+        raise EagleEyeError(f"nothing was converted: {refusal_text(error, directory, prepared.needed_bytes)}") from error
+
+
+def refusal_text(error: BaseException, target: StoragePath, needed: int = 0) -> str:
+    """What a person needs of a file that cannot be written or read: where, why, and how much room there is."""
+    found = storage_failure(error, target) if isinstance(error, OSError) else failure_raised(error, error.__traceback__)
+    if found is None:
+        return f"{target}: {_first_line(error)}"
+    where = os.fspath(error.filename) if isinstance(error, OSError) and isinstance(error.filename, str | os.PathLike) else os.fspath(target)
+    room = StorageFailure(where, found.errno, found.reason, storage_failure(OSError(), target).free_bytes)
+    said = f"{where}: {found.reason}{f' ({found.errno})' if found.errno else ''}"
+    if found.errno not in _NO_ROOM:
+        return said
+    return f"{said}; {room_text(room)}{f', {size_text(needed)} are needed' if needed else ''}; make room, or give another place"
+
+
+def _loaded(entry: SavedCheckpoint) -> dict[str, Any]:
+    """Raises UnusableCheckpoint for whatever load would pass over; OSError."""
+    try:
+        return load_whole(entry)
+    except UnusableCheckpoint:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        said = f"its shard has no tensor {error}" if isinstance(error, KeyError) else _first_line(error)
+        raise UnusableCheckpoint(f"{entry.path} cannot be loaded: {said}. Convert an older step") from error
 
 
 def write_torch_save(entry: SavedCheckpoint, target: Path) -> None:
@@ -161,11 +210,17 @@ def write_torch_save(entry: SavedCheckpoint, target: Path) -> None:
     import torch
 
     def write(file: IO[bytes]) -> None:
-        torch.save(load_whole(entry), file)
+        torch.save(state, file)
 
     if target.exists():
         raise ConfigError(f"{target} is there already: give another name")
-    _write_new(target, write)
+    state = _loaded(entry)
+    try:
+        _write_new(target, write)
+    except RecursionError as error:
+        raise ConfigError(f"the state of {entry.path} is nested too deep for torch.save") from error
+    except (OSError, RuntimeError) as error:  # torch's writer in C++ says what the system said, and tells it as what it is not
+        raise EagleEyeError(f"nothing was converted: {refusal_text(error, target, entry.manifest.bytes)}") from error
 
 
 def _write_new(target: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -187,19 +242,36 @@ def write_dcp(entry: SavedCheckpoint, target: Path) -> None:
 
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"{target} is not empty: give another directory")
-    state = load_whole(entry)
+    state = _loaded(entry)
+    is_new = not target.exists()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no process group, which is as it is meant
             dcp.save(state, checkpoint_id=target, no_dist=True)
-    except (CheckpointException, ValueError) as error:
-        raise ConfigError(f"torch.distributed.checkpoint does not take the state of {entry.path}: {_cause(error)}; convert it with --to torch, or rename the keys") from error
+    except BaseException as error:
+        _clear(target, is_new=is_new)
+        cause = _cause(error)
+        if isinstance(cause, OSError) or failure_raised(cause, cause.__traceback__) is not None:
+            raise EagleEyeError(f"nothing was converted: {refusal_text(cause, target, entry.manifest.bytes)}") from error
+        if not isinstance(error, CheckpointException | ValueError | RecursionError):
+            raise
+        raise ConfigError(f"torch.distributed.checkpoint does not take the state of {entry.path}: {_first_line(cause)}; convert it with --to torch, or rename the keys") from error
 
 
-def _cause(error: BaseException) -> str:
+def _clear(target: Path, *, is_new: bool) -> None:
+    """What is in a directory that was empty before, and the directory if it was not there."""
+    with contextlib.suppress(OSError):
+        for each in target.iterdir():
+            each.unlink()
+        if is_new:
+            target.rmdir()
+
+
+def _cause(error: BaseException) -> BaseException:
     """CheckpointException has the traceback of each rank in its text."""
     failures = getattr(error, "failures", None)
-    return _first_line(next(iter(failures.values()))[0] if failures else error)
+    cause: BaseException = next(iter(failures.values()))[0] if failures else error
+    return cause
 
 
 def left_out(entry: SavedCheckpoint) -> str:

@@ -47,10 +47,11 @@ from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import SCHEME, StoragePath
 
 from . import checkpoint_directory, checkpoint_reader, checkpoint_writer, shard_file
-from .checkpoint_directory import SavedCheckpoint, directory_of, step_number
+from .checkpoint_directory import directory_of, step_number
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor, LocalTensors
 from .manifest import UnusableCheckpoint
+from .saved_checkpoint import SavedCheckpoint
 from .tensor_regions import Region
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class DcpReader(StorageReader):  # type: ignore[misc]  # torch has no types here
 
 def _usable(entry: SavedCheckpoint) -> SavedCheckpoint:
     """As far as the sizes of its files tell. Raises UnusableCheckpoint, saying why it is not."""
-    why = entry.missing or ("it was written by an older version: load it with checkpoint.load" if entry.manifest.version == 1 else "")
+    why = entry.unusable or ("it was written by an older version: load it with checkpoint.load" if entry.manifest.version == 1 else "")
     if why:
         raise UnusableCheckpoint(why)
     return entry

@@ -75,8 +75,8 @@ def _require_dense(tensor: "Tensor", name: str) -> None:
     """Raises TypeError, naming the tensor, for one that has no elements of its own in memory: what lies behind its address is read without asking torch."""
     import torch
 
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        kind = "it has no data (device meta): give it some first" if tensor.is_meta else "it is sparse or quantized: convert it first (to_dense, dequantize)"
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        kind = "it has no data (device meta): give it some first" if tensor.is_meta else "it is sparse, nested or quantized: convert it first (to_dense, to_padded_tensor, dequantize)"
         raise TypeError(f"a checkpoint cannot hold the tensor {name!r}: {kind}")
     if _wraps_others(tensor):
         raise TypeError(f"a checkpoint cannot hold the tensor {name!r}: a {type(tensor).__name__} wraps other tensors; save those, or what it stands for (dequantize, full_tensor)")

@@ -9,7 +9,7 @@ from eagle_eye.errors import WireError
 from eagle_eye.training import messages
 
 from .memory_layout import Shard
-from .memory_segment import MemorySegment, fetched_beside
+from .memory_segment import MemorySegment
 
 ASK_S = 0.05
 """How often the launcher is asked whether it is done."""
@@ -30,8 +30,11 @@ class FetchedCopies:
         self.why = ""
         """What could not be used there, or why there is nothing."""
 
-    def fetch(self) -> MemorySegment | None:
-        """Wait until they are here. None if there is nothing, or this was called before. Does not raise."""
+    def fetch(self, newer_from: int = 0) -> MemorySegment | None:
+        """Wait until they are here. None if there is nothing, or this was called before. Does not raise.
+
+        `newer_from`: above 0 the newest that any node has is wanted, if it is of this step or a newer one; else what the likeliest node has.
+        """
         launcher = os.environ.get("EAGLE_EYE_SOCKET", "")
         if self.was_asked or self._path is None or not launcher:
             self.was_asked = True
@@ -39,14 +42,14 @@ class FetchedCopies:
         self.was_asked = True
         asked = messages.encode(
             "fetch_memory_checkpoint", worker=os.environ.get("EAGLE_EYE_WORKER", ""), pid=os.getpid(), epoch=int(os.environ.get("EAGLE_EYE_EPOCH") or 0),
-            rank=self._shard.rank, world=self._shard.world, at_most=self._at_most, replicated=self._replicated,
+            rank=self._shard.rank, world=self._shard.world, at_most=self._at_most, replicated=self._replicated, newer_from=newer_from,
         )  # fmt: skip
         try:
             while (answer := messages.answer_of(messages.ask(launcher, asked, ANSWER_S)))["state"] == "busy":
                 threading.Event().wait(ASK_S)
             self.source, self.why = str(answer["source"]), str(answer["why"])
             if answer["state"] == "done":
-                self._segment = MemorySegment.open(fetched_beside(self._path), shared=True)
+                self._segment = MemorySegment.open(Path(str(answer["path"])), shared=True)
         except (OSError, WireError, KeyError, ValueError) as error:
             self.why = f"the launcher could not be asked for copies on other nodes: {error}"
             _log.warning("%s", self.why)

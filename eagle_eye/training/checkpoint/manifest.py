@@ -8,6 +8,7 @@ Only the standard library is needed.
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from eagle_eye.regular_file import open_regular
 from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 
-from . import crc32_sums
+from . import crc32_sums, json_position
 from .tensor_regions import Extents, Region, gap
 
 FORMAT = 2
@@ -35,6 +36,9 @@ ELEMENT_BITS = {
 DATA = ".safetensors"
 _SEAL = ', "manifest_crc32": '
 _MOST_DIMENSIONS = 64
+MOST_STEPS = 10**12
+"""A step is below this: the names of its files have twelve digits for it."""
+_NAMED_STEP = re.compile(r"step-(\d{12})\.")
 
 
 class UnusableCheckpoint(ValueError):
@@ -139,7 +143,7 @@ def encode(manifest: Manifest, *, part: bool = False) -> bytes:
 def _plain(manifest: Manifest) -> dict[str, Any]:
     return {
         "version": FORMAT, "step": manifest.step, "epoch": manifest.epoch, "finite": manifest.finite, "saved": manifest.saved,
-        "world_size": manifest.world_size, "layout": dict(manifest.layout), "data_position": manifest.data_position,
+        "world_size": manifest.world_size, "layout": dict(manifest.layout), "data_position": json_position.strict(manifest.data_position),
         "shards": [
             {"file": each.name, "bytes": each.bytes, "digest": f"crc32:{each.crc32:08x}", "rank": each.rank}
             | ({"chunk_bytes": each.chunks.bytes, "chunk_crc32": [f"{checksum:08x}" for checksum in each.chunks.crc32]} if each.chunks is not None else {})
@@ -187,7 +191,7 @@ def decode(data: bytes, path: StoragePath, *, part: bool = False) -> Manifest:
         version = _count(plain, "version")
         if version > FORMAT:
             raise UnusableCheckpoint(f"{path} has format version {version}, this program reads up to {FORMAT}: load it with a newer Eagle Eye")
-        return _of_version_1(plain) if version == 1 else _checked(plain, part)
+        return _of_file(_of_version_1(plain) if version == 1 else _checked(plain, part), path.name)
     except UnusableCheckpoint:
         raise
     except RecursionError:
@@ -195,6 +199,14 @@ def decode(data: bytes, path: StoragePath, *, part: bool = False) -> Manifest:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         said = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise UnusableCheckpoint(f"{path} is no whole manifest of a checkpoint: {said}. {_REMEDY}") from error
+
+
+def _of_file(manifest: Manifest, name: str) -> Manifest:
+    """Raises ValueError where the file is of another step: by its name it is found, kept and deleted."""
+    named = _NAMED_STEP.match(name)
+    if named and int(named[1]) != manifest.step:
+        raise ValueError(f"it is of step {manifest.step}, and its name says {int(named[1])}")
+    return manifest
 
 
 _REMEDY = "Load an older step, or copy the checkpoint anew from where it is whole"
@@ -234,9 +246,9 @@ def _of_version_1(plain: dict[str, Any]) -> Manifest:
     if not name.isprintable():
         raise ValueError(f"the shard {name!r} is no name of a file")
     _require_nested(plain.get("rest"))
-    shard = ShardFile(name, int(plain["bytes"]), int(plain["crc32"]))
+    shard = ShardFile(name, _count(plain, "bytes"), _count(plain, "crc32"))
     return Manifest(
-        step=int(plain["step"]), epoch=int(plain["epoch"]), finite=bool(plain["finite"]), saved=float(plain.get("saved", 0.0)), shards=(shard,),
+        step=_step(plain), epoch=_count(plain, "epoch"), finite=_truth(plain, "finite"), saved=_seconds(plain.get("saved", 0.0)), shards=(shard,),
         tensors={}, rest=plain.get("rest"), version=1,
     )  # fmt: skip
 
@@ -253,12 +265,10 @@ def _checked(plain: dict[str, Any], part: bool) -> Manifest:
     _require_nested(rest, ranks)
     if not part:
         _require_all_tensors(tensors, rest, ranks)
-    if not isinstance(plain["finite"], bool):
-        raise TypeError("'finite' is neither true nor false")
     return Manifest(
-        step=_count(plain, "step"), epoch=_count(plain, "epoch"), finite=plain["finite"], saved=_seconds(plain["saved"]), shards=shards, tensors=tensors,
+        step=_step(plain), epoch=_count(plain, "epoch"), finite=_truth(plain, "finite"), saved=_seconds(plain["saved"]), shards=shards, tensors=tensors,
         rest=rest, world_size=_count(plain, "world_size"), layout={name: _whole_number(size, f"layout {name!r}") for name, size in _dict(plain, "layout").items()},
-        data_position=plain["data_position"], ranks=ranks,
+        data_position=json_position.original(plain["data_position"]), ranks=ranks,
     )  # fmt: skip
 
 
@@ -360,6 +370,19 @@ def _whole_number(value: Any, what: str) -> int:
 
 def _count(plain: Mapping[str, Any], key: str) -> int:
     return _whole_number(plain[key], repr(key))
+
+
+def _step(plain: Mapping[str, Any]) -> int:
+    step = _count(plain, "step")
+    if step >= MOST_STEPS:
+        raise ValueError(f"its step is {step}, and no step is {MOST_STEPS} or more")
+    return step
+
+
+def _truth(plain: Mapping[str, Any], key: str) -> bool:
+    if not isinstance(plain[key], bool):
+        raise TypeError(f"{key!r} is neither true nor false")
+    return bool(plain[key])
 
 
 def _seconds(value: Any) -> float:

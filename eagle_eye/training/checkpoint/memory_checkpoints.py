@@ -28,14 +28,14 @@ from typing import Any
 
 import torch
 
-from . import cuda_copy, storage_restore
+from . import cuda_copy, roll_backs, save_attempts, storage_restore
 from .checkpoint_directory import step_number
 from .cuda_sums import RowKernel, row_kernel
 from .device_part import DeviceCopy, StateChanged
 from .fetched_copies import FetchedCopies
 from .memory_layout import Guards, Shard, StateLayout, StepLimits, StoredTable, is_wrapper, local_of
 from .memory_report import FailureReport
-from .memory_restore import LoadedState, other_model, restore
+from .memory_restore import ANY_COPY, CopyTerms, LoadedState, other_model, restore
 from .memory_segment import (
     SLOTS,
     VARIABLE,
@@ -52,7 +52,7 @@ COPIES_VARIABLE = "EAGLE_EYE_CHECKPOINT_COPIES"
 WAIT_S = 5.0
 """A step of the optimizer waits so long for a piece that somebody is copying (1 MiB), then the copy is given up."""
 END_S = 5.0
-"""A process that ends waits so long for the copy that is under way."""
+"""A process that ends waits so long for the copy that is under way, and one that loads so long for another one to give its file back."""
 _LEFT = 1 << 62
 """Stands for the step of a copy that is not to be gone on from: newer than any that is saved."""
 _log = logging.getLogger("eagle_eye.checkpoint")
@@ -75,7 +75,11 @@ class MemoryCheckpoints:
         """Of the file, whatever links lead there."""
         self._optimizers: list[Any] = []
         self._replicated = replicated
-        self._shard = Shard.here()
+        self.shard = Shard.here()
+        """Whose state it is; an elastic job says it anew for each of its epochs, ..."""
+        self.epoch = roll_backs.own_epoch()
+        """... as it does this."""
+        self._rolled_back = roll_backs.given()
         self._report = FailureReport(given)
         self._segment: MemorySegment | None = None
         self._pinned = False
@@ -120,17 +124,17 @@ class MemoryCheckpoints:
 
     # --- save --------------------------------------------------------------------------------------------------
 
-    def save(self, state: dict[str, Any], step: int, *, caller_waits: bool = False) -> bool:
+    def save(self, state: dict[str, Any], step: int, *, caller_waits: bool = False, data_position: Any = None) -> bool:
         """Begin to copy the state as the checkpoint of `step`, the first one still to do. False if it is left out.
 
         That happens while the save before is not done, while memory is being reserved (the first save, and when the state has grown), while
         all but the newest copy are needed (one is on its way to another node, one is what all nodes have there), and after a failure, for 1, 2, 4, … 60 s. `caller_waits`: the caller calls `wait` before anything changes the state: all of it is copied
-        beside the training then. Raises TypeError for what a checkpoint cannot hold, TypeError and ValueError for what is no step.
+        beside the training then. `data_position`: where the training reads on in its data, anything that JSON holds. Raises TypeError for what a checkpoint cannot hold, TypeError and ValueError for what is no step.
         """
         if self._path is None:
             return False
         step = step_number(step)
-        layout = StateLayout(state, self._guards(caller_waits))
+        layout = StateLayout(state, self._guards(caller_waits), data_position)
         try:
             begun = self._begin(layout, step)
         except Exception as error:  # noqa: BLE001 - training goes on without it
@@ -199,7 +203,7 @@ class MemoryCheckpoints:
         try:
             assert self._segment is not None
             sums, infinite = copy.finish()
-            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, not infinite, self._shard, replicated=self._replicated), sums, layout.payload_bytes, finite=not infinite)
+            self._segment.stamp(slot, step, self._sequence + 1, layout.table(step, not infinite, self.shard, replicated=self._replicated, epoch=self.epoch), sums, layout.payload_bytes, finite=not infinite)
             self._written(slot, SlotStamp(step, self._sequence + 1), finite=not infinite)
         except Exception as error:  # noqa: BLE001 - it must not reach the training
             copy.fail(error)
@@ -371,13 +375,13 @@ class MemoryCheckpoints:
         self._kernels = {**self._kernels, **made}
         self._ready = self._segment if layout.on_gpu else None
 
-    def _open(self) -> None:
-        """The predecessor's segment, if there is one. Raises OSError if it is not ours."""
+    def _open(self, wait_s: float = 0.0) -> None:
+        """The predecessor's segment, if there is one; tried for so long while another process holds it. Raises OSError if it is not ours."""
         if self._segment is not None or self._path is None:
             return
         self._take_path()
         try:
-            self._segment = MemorySegment.open(self._path)
+            self._segment = MemorySegment.open(self._path, wait_s=wait_s)
         except FileNotFoundError:
             return
         finally:
@@ -387,9 +391,10 @@ class MemoryCheckpoints:
         for slot in range(self._segment.slots):
             try:
                 content = self._segment.read(slot)
-                finite = StoredTable.parse(content.table).finite
+                table = StoredTable.parse(content.table)
             except (TornCopy, ValueError, KeyError, TypeError, AttributeError):
                 continue
+            finite = table.finite and not roll_backs.abandoned(self._rolled_back, table.epoch, table.step)
             stamp = SlotStamp(content.step, content.sequence)
             self._whole[slot] = stamp if finite else SlotStamp(_LEFT, content.sequence)
             safe = max(safe, stamp, key=lambda each: each.sequence) if finite else safe
@@ -409,7 +414,7 @@ class MemoryCheckpoints:
 
     # --- load --------------------------------------------------------------------------------------------------
 
-    def load(self, template: dict[str, Any], *, at_most: int | None = None, at_least: int = 0) -> LoadedState | None:
+    def load(self, template: dict[str, Any], *, at_most: int | None = None, at_least: int = 0, terms: CopyTerms = ANY_COPY) -> LoadedState | None:
         """Copy the newest whole state into the tensors of `template`; None if there is none, and then nothing was changed.
 
         The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its
@@ -417,18 +422,18 @@ class MemoryCheckpoints:
         lowest, where the training has another checkpoint, of the step before that. In a job of
         several ranks all call this, after torch.distributed is initialized, and load the same step, the newest that all of them hold whole.
         """
-        if self._shard.world > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if self.shard.world > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             _log.warning("nothing is loaded from memory: the ranks have to agree on a step; initialize torch.distributed before")
             return None
-        limits = StepLimits(int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most, at_least)
+        limits = StepLimits(int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most, at_least, self._rolled_back)
         self._join(None)
         try:
-            self._open()
+            self._open(END_S)
         except (OSError, ValueError) as error:
             _log.warning("the checkpoint in memory %s cannot be used: %s", self._path, error)
-        backup = FetchedCopies(self._path, self._shard, limits.at_most, replicated=self._replicated)
+        backup = FetchedCopies(self._path, self.shard, limits.at_most, replicated=self._replicated)
         try:
-            found = restore(self._segment, template, limits, None if self._replicated else self._shard, backup)
+            found = restore(self._segment, template, limits, None if self._replicated else self.shard, backup, terms)
             if found is None:
                 found = self._load_stored(template, limits, backup)
         finally:
@@ -436,11 +441,13 @@ class MemoryCheckpoints:
         self._leave(found.step if found is not None else limits.at_most)
         if found is None:
             self._keep_foreign(template, limits)
+        else:
+            save_attempts.take_back(None, self.shard.rank, found.step)
         return found
 
     def _keep_foreign(self, template: dict[str, Any], limits: StepLimits) -> None:
         """A mistake in the template is to cost nobody the copies of a long training within its first step."""
-        why = other_model(self._segment, template, limits, None if self._replicated else self._shard) if self._segment is not None else ""
+        why = other_model(self._segment, template, limits, None if self._replicated else self.shard) if self._segment is not None else ""
         if why:
             _log.warning("the copies in %s are of another model, and stay until two of this one are whole: %s", self._path, why)
             self._foreign, self.safe_step = True, -1
@@ -456,11 +463,11 @@ class MemoryCheckpoints:
     def _load_stored(self, template: dict[str, Any], limits: StepLimits, backup: FetchedCopies) -> LoadedState | None:
         """What the launchers have stored of the copies that are gone."""
         home = storage_restore.folder_given()
-        found = storage_restore.restore(template, home, limits, self._shard, replicated=self._replicated) if home is not None else None
+        found = storage_restore.restore(template, home, limits, self.shard, replicated=self._replicated) if home is not None else None
         if found is None:
             return None
         backup.tell(found.step, "storage", "; ".join(found.skipped))
-        return LoadedState(found.state, found.step, found.skipped)
+        return LoadedState(found.state, found.step, found.skipped, found.data_position)
 
     def _end(self) -> None:
         """At the end of the process."""

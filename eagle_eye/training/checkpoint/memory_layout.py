@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from eagle_eye.training import state_tree
 
-from . import distributed_tensor
+from . import distributed_tensor, json_position, slot_table
 from .memory_segment import ROW
+from .roll_backs import RollBacks, abandoned
 
 _ALIGN = 64
 _BITS = {torch.float16: (torch.int16, 0x7C00)}
@@ -54,20 +55,26 @@ class StepLimits(NamedTuple):
     at_most: int
     """Below 0: any."""
     at_least: int = 0
+    rolled_back: RollBacks = ()
+    """Those of the run."""
 
-    def excluded(self, step: int) -> str:
-        """Why this one is not; '' if it is."""
+    def excluded(self, step: int, epoch: int | None = None) -> str:
+        """Why this one is not; '' if it is. `epoch`: in which a copy was made; None: that says nothing here."""
         if 0 <= self.at_most < step:
             return f"the job starts again from step {self.at_most} at the latest"
+        if epoch is not None and (why := abandoned(self.rolled_back, epoch, step)):
+            return why
         return f"the training has a checkpoint of step {self.at_least - 1} already" if step < self.at_least else ""
 
 
 class StateLayout:
-    """Of one state. Raises TypeError for what a checkpoint cannot hold."""
+    """Of one state. `data_position`: where the training reads on in its data, as JSON. Raises TypeError for what a checkpoint cannot hold."""
 
-    def __init__(self, state: dict[str, Any], guards_of: Callable[[torch.Tensor], Guards] = lambda _: frozenset()) -> None:
+    def __init__(self, state: dict[str, Any], guards_of: Callable[[torch.Tensor], Guards] = lambda _: frozenset(), data_position: Any = None) -> None:
         tensors, self.rest = state_tree.flatten(state, lambda value: isinstance(value, torch.Tensor))
-        self._rest_bytes = len(json.dumps(self.rest))  # what JSON cannot hold is the state's fault, and raises here
+        self._data_position = data_position
+        json_position.require_json(data_position)
+        self._rest_bytes = len(json.dumps([self.rest, data_position]))  # what JSON cannot hold is the state's fault, and raises here
         self.tensors: list[PlacedTensor] = []
         self.payload_bytes: int = 0
         self._distributed: dict[str, torch.Tensor] = {}
@@ -108,12 +115,12 @@ class StateLayout:
         regions = sum(int(80 + 2 * len(name) + 48 * tensor.dim()) for name, tensor in self._distributed.items())
         return self._rest_bytes + 1024 + rows + regions
 
-    def table(self, step: int, finite: bool, shard: Shard, *, replicated: bool = False) -> bytes:
-        """As it is stored. `replicated`: all ranks hold the same, so one of them is stored for all."""
+    def table(self, step: int, finite: bool, shard: Shard, *, replicated: bool = False, epoch: int = 0) -> bytes:
+        """As it is stored. `replicated`: all ranks hold the same, so one of them is stored for all; `epoch`: of the job, in which it was made."""
         rows = {each.name: [str(each.tensor.dtype), list(each.tensor.shape), each.offset, each.bytes, each.shard] for each in self.tensors}
-        head = {"step": step, "finite": finite, "rank": shard.rank, "world": shard.world, "pid": os.getpid(), "saved": time.time(), "replicated": replicated}
+        head = {"step": step, "finite": finite, "rank": shard.rank, "world": shard.world, "pid": os.getpid(), "saved": time.time(), "replicated": replicated, "epoch": epoch}
         regions = {name: _region_of(name, tensor) for name, tensor in self._distributed.items()}
-        return json.dumps({**head, "tensors": rows, "regions": regions, "rest": self.rest}).encode()
+        return slot_table.encode({**head, "tensors": rows, "regions": regions, "rest": self.rest, "data_position": self._data_position})
 
 
 class StoredTensor(NamedTuple):
@@ -135,13 +142,16 @@ class StoredTable:
     shard: Shard
     tensors: Mapping[str, StoredTensor]
     rest: Any
+    data_position: Any = None
+    epoch: int = 0
+    """Of the job, in which it was made; 0: it is not known."""
 
     @classmethod
     def parse(cls, table: bytes) -> "StoredTable":
         """Raises ValueError, KeyError or TypeError for what is none."""
-        words = json.loads(table)
+        words = slot_table.decode(table)
         rows = {name: StoredTensor(_dtype(dtype), tuple(shape), at, size, shard) for name, (dtype, shape, at, size, shard) in words["tensors"].items()}
-        return cls(words["step"], words["finite"], Shard(words["rank"], words["world"]), rows, words["rest"])
+        return cls(words["step"], words["finite"], Shard(words["rank"], words["world"]), rows, words["rest"], words.get("data_position"), int(words.get("epoch", 0)))
 
     def mismatch(self, tensors: Mapping[str, torch.Tensor]) -> str:
         """Why this is not the state that a template asks for; '' if it is. What the template lacks is new: optimizers have no state at first."""
@@ -182,8 +192,8 @@ def _why_not_held(tensor: torch.Tensor) -> str:
     """Why this one has no values that can be copied; '' if it has."""
     if is_wrapper(tensor):
         return f"it is a {type(tensor).__name__}, which wraps other tensors; give those, or a plain tensor of its values"
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        return "it is sparse, quantized or has no data"
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return "it is sparse, nested, quantized or has no data"
     if is_storage_short(tensor):
         return "its storage was freed (resharding, offloading); gather it before, or leave it out"
     return ""

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from eagle_eye.training import messages
 from eagle_eye.training.save_retry import FIRST_S, LONGEST_S, room_text
@@ -47,7 +48,7 @@ class FailureReport:
         )  # fmt: skip
         messages.tell_launcher(
             "memory_checkpoint_failed", step=step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes, needed_bytes=needed,
-            safe_step=safe_step, retry_s=delay,
+            safe_step=safe_step, retry_s=delay, file=Path(self._path).name,
         )  # fmt: skip
 
     def reduced(self, error: OSError, slots: int, wanted: int, needed: int) -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,20 +20,22 @@ from . import cuda_copy, rank_agreement
 from .fetched_copies import FetchedCopies
 from .memory_layout import Shard, StepLimits, StoredTable, StoredTensor, has_other_values, local_of
 from .memory_segment import (
+    MOST_SLOTS,
     ROW,
     SLOTS,
-    SLOTS_WITH_BACKUP,
+    EmptySlot,
     MemorySegment,
     SlotContent,
     TornCopy,
     rows_of,
 )
+from .rank_agreement import CopyKey
 from .row_sums import RowSums
 from .state_copy import tensor_at
 
 THREADS = 4
 """One does not reach the speed of the memory; of two processors two do."""
-STEPS = SLOTS_WITH_BACKUP + SLOTS
+STEPS = MOST_SLOTS + SLOTS
 """A rank may have so many whole: in its own memory, and fetched from another node."""
 _PIECE = 1 << 24
 _log = logging.getLogger("eagle_eye.checkpoint")
@@ -46,6 +49,23 @@ class LoadedState:
     step: int
     skipped: tuple[str, ...]
     """Newer copies that could not be used, and why."""
+    data_position: Any = None
+    """Where the training reads on in its data, as `save` was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTerms:
+    """What a copy has to be besides, where one rank loads for all that hold the same. Both are given a state without its tensors (state_tree)."""
+
+    misfit: Callable[[Any], str] = lambda _: ""
+    """Why it is none for this training; '' if it is."""
+    history: Callable[[Any], int] = lambda _: 0
+    """Rises each time the training is rolled back: copies of a lower one than another has are of what was abandoned."""
+    of_all_nodes: bool = False
+    """Another node may have a newer one than this: it is asked in any case."""
+
+
+ANY_COPY = CopyTerms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +78,36 @@ class _WholeCopy:
     tier: str = "memory"
 
 
-def restore(segment: MemorySegment | None, template: dict[str, Any], limits: StepLimits, shard: Shard | None, backup: FetchedCopies) -> LoadedState | None:
+_Copies = dict[CopyKey, list[_WholeCopy]]
+"""Those that may be used. Of one key there may be two: the worker's own, and what another node has kept of it."""
+
+
+def restore(
+    segment: MemorySegment | None, template: dict[str, Any], limits: StepLimits, shard: Shard | None, backup: FetchedCopies, terms: CopyTerms = ANY_COPY
+) -> LoadedState | None:
     """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do."""
     tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
     skipped: list[str] = []
-    copies = {} if segment is None else _usable(segment, tensors, limits, shard, skipped)
+    usable = partial(_usable, tensors=tensors, limits=limits, shard=shard, skipped=skipped, terms=terms)
+    copies = {} if segment is None else usable(segment)
 
     def fetch() -> None:
         """Behind those that are here. Once."""
-        if backup.was_asked:
-            return
-        fetched = backup.fetch()
-        found = {} if fetched is None else _usable(fetched, tensors, limits, shard, skipped)
-        for step, each in found.items():
-            copies.setdefault(step, []).extend(replace(copy, tier="neighbour") for copy in each)
-        skipped.extend([backup.why] if backup.why and backup.source else ())
+        if not backup.was_asked:
+            _fetch(backup, copies, usable, max(1, limits.at_least, 1 + max((key.step for key in copies), default=0)) if terms.of_all_nodes else 0)
+            skipped.extend([backup.why] if backup.why and backup.source else ())
 
+    if terms.of_all_nodes:
+        fetch()
+    copies = _of_newest_history(copies, terms, skipped)
     with ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), "eagle-eye-memory-load") as threads:
-        while (step := rank_agreement.agreed_step(sorted(copies, reverse=True), STEPS)) >= 0 or not rank_agreement.on_all(backup.was_asked):
-            if step < 0:
+        while (key := rank_agreement.agreed_copy(sorted(copies, reverse=True), STEPS)) is not None or not rank_agreement.on_all(backup.was_asked):
+            if key is None:
                 fetch()
                 continue
-            copy = _undamaged(copies[step], skipped, threads.map)
+            step, copy = key.step, _undamaged(copies[key], skipped, threads.map)
             if copy is None:
-                del copies[step]
+                del copies[key]
                 fetch()
             if not rank_agreement.on_all(copy is not None) or copy is None:
                 continue
@@ -89,31 +115,55 @@ def restore(segment: MemorySegment | None, template: dict[str, Any], limits: Ste
             _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, copy.segment.path, copy.content.slot)
             if skipped or copy.tier != "memory":
                 backup.tell(step, copy.tier, "; ".join(skipped))
-            return LoadedState(state, step, tuple(skipped))
+            return LoadedState(state, step, tuple(skipped), copy.table.data_position)
     if skipped:
         backup.tell(-1, "", "; ".join(skipped))
     return None
 
 
-def _usable(segment: MemorySegment, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None, skipped: list[str]) -> dict[int, list[_WholeCopy]]:
-    """By step: the copies whose description fits, the newest first."""
-    found: dict[int, list[_WholeCopy]] = {}
+def _fetch(backup: FetchedCopies, copies: _Copies, usable: Callable[[MemorySegment], _Copies], newer_from: int) -> None:
+    fetched = backup.fetch(newer_from)
+    found = {} if fetched is None else usable(fetched)
+    for key, each in found.items():
+        copies.setdefault(key, []).extend(replace(copy, tier="neighbour") for copy in each)
+
+
+def _usable(
+    segment: MemorySegment, tensors: Mapping[str, torch.Tensor], limits: StepLimits, shard: Shard | None, skipped: list[str], terms: CopyTerms
+) -> _Copies:
+    """The copies whose description fits, the newest first."""
+    found: _Copies = {}
     for slot in range(segment.slots):
         place = f"slot {slot} of {segment.path}"
         try:
             content = segment.read(slot)
             table = StoredTable.parse(content.table)
+        except EmptySlot:
+            continue
         except (TornCopy, ValueError, KeyError, TypeError, AttributeError) as error:
             _skip(skipped, place, str(error))
             continue
-        why = _misfit(table, tensors, limits, shard)
+        why = _misfit(table, tensors, limits, shard) or terms.misfit(table.rest)
         if why:
             _skip(skipped, f"the copy of step {content.step} in {place}", why)
         else:
-            found.setdefault(table.step, []).append(_WholeCopy(content, table, segment))
+            found.setdefault(CopyKey(table.step, table.epoch), []).append(_WholeCopy(content, table, segment))
     for copies in found.values():
         copies.sort(key=lambda copy: -copy.content.sequence)
     return found
+
+
+def _of_newest_history(copies: _Copies, terms: CopyTerms, skipped: list[str]) -> _Copies:
+    """Without those of a training that was rolled back since, as others show."""
+    newest = max((terms.history(copy.table.rest) for each in copies.values() for copy in each), default=0)
+    kept: _Copies = {}
+    for key, each in copies.items():
+        for copy in each:
+            if terms.history(copy.table.rest) == newest:
+                kept.setdefault(key, []).append(copy)
+            else:
+                _skip(skipped, f"the copy of step {key.step} in slot {copy.content.slot} of {copy.segment.path}", "the training was rolled back behind it")
+    return kept
 
 
 def _undamaged(copies: list[_WholeCopy], skipped: list[str], spread: Callable[..., Any]) -> _WholeCopy | None:
@@ -149,7 +199,7 @@ def _misfit(table: StoredTable, tensors: Mapping[str, torch.Tensor], limits: Ste
 
 def _unwanted(table: StoredTable, limits: StepLimits, shard: Shard | None) -> str:
     """Whatever the template is."""
-    if excluded := limits.excluded(table.step):
+    if excluded := limits.excluded(table.step, table.epoch):
         return excluded
     if not table.finite:
         return "it holds values that are not finite"

@@ -16,10 +16,12 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import logging
 import mmap
 import os
 import stat
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ ROW = 1 << 16
 """Bytes of the payload that one sum covers."""
 SLOTS, SLOTS_WITH_BACKUP = 2, 3
 """Of a segment; of one whose copies go to another node."""
-_MOST_SLOTS = 8
+MOST_SLOTS = 8
 VARIABLE = "EAGLE_EYE_CHECKPOINT_MEMORY"
 """The file of a worker, from its launcher."""
 SUFFIX = ".memory"
@@ -46,6 +48,9 @@ UNFINISHED = ".new"
 """Suffix of a file that is being reserved; before it comes the pid."""
 SPARE = 0.05
 """This share of the memory that is free stays free: what training needs comes first."""
+_TRIED_S = 0.1
+"""How often a file that another process holds is tried again."""
+_log = logging.getLogger("eagle_eye.checkpoint")
 _HEADER = struct.Struct("<8s6q")
 """magic, version, bytes of a slot, pid, start time of the process, length of the worker's name, number of slots"""
 _HOLD, _HOLD_AT = struct.Struct("<3q"), _HEADER.size
@@ -72,6 +77,10 @@ class SlotHold(IntEnum):
 
 class TornCopy(ValueError):
     """A slot holds no whole copy, or one that was changed since it was written; the message says which."""
+
+
+class EmptySlot(TornCopy):
+    """Nothing was ever whole in a slot."""
 
 
 class Segment(NamedTuple):
@@ -179,11 +188,25 @@ class MemorySegment:
         return segment
 
     @classmethod
-    def open(cls, path: Path, *, shared: bool = False) -> Self:
-        """That of a predecessor. `shared`: to read it, as other processes do at the same time.
+    def open(cls, path: Path, *, shared: bool = False, wait_s: float = 0.0) -> Self:
+        """That of a predecessor. `shared`: to read it, as other processes do at the same time; `wait_s`: so long it is tried again while a process holds it, which may be about to end.
 
         Raises OSError: FileNotFoundError if there is none, EPERM if it is another user's or others may use it, EAGAIN if a process holds it.
         """
+        until, is_told = time.monotonic() + wait_s, False
+        while True:
+            try:
+                return cls._opened(path, shared=shared)
+            except OSError as error:
+                if error.errno != errno.EAGAIN or time.monotonic() >= until:
+                    raise
+            if not is_told:
+                _log.warning("%s is still held by another process, such as the worker before this one: it is waited for, for %g s at the most", path, wait_s)
+            is_told = True
+            threading.Event().wait(_TRIED_S)
+
+    @classmethod
+    def _opened(cls, path: Path, *, shared: bool) -> Self:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             refuse_foreign(file, path)
@@ -271,7 +294,8 @@ def read_slot(read: Callable[[int, int], bytes], size: int, slot: int) -> SlotCo
     at = PAGE + slot * size
     stamp, sequence, step, table, sums, payload, payload_at, digest = _DESCRIPTION.unpack(read(_DESCRIPTION.size, at))
     if not stamp:
-        raise TornCopy("nothing whole is there: it was not filled yet, or its worker ended while it was")
+        kind = TornCopy if any(digest) else EmptySlot
+        raise kind("nothing whole is there: it was not filled yet, or its worker ended while it was")
     sizes = (table, sums, payload, payload_at)
     if min(sizes) < 0 or PAGE + table + sums > payload_at or payload_at + rows_of(payload) * ROW > size or sums != 8 * rows_of(payload):
         raise TornCopy("its description was changed since it was written")
@@ -301,9 +325,10 @@ class SegmentFile:
         self.slot_bytes, self.slots = int(size), int(slots)
 
     def is_current(self) -> bool:
-        """Its name still leads to it."""
+        """Its name still leads to it, and it is this user's alone."""
         try:
-            return os.path.samestat(self.path.lstat(), os.fstat(self.content.fileno()))
+            found = self.path.lstat()
+            return not found.st_mode & 0o077 and os.path.samestat(found, os.fstat(self.content.fileno()))
         except OSError:
             return False
 
@@ -360,7 +385,7 @@ def free_memory() -> int:
 
 
 def _is_possible(magic: bytes, version: int, size: int, slots: int, length: int) -> bool:
-    return magic == MAGIC and version == VERSION and size >= PAGE and SLOTS <= slots <= _MOST_SLOTS and length >= PAGE + slots * size
+    return magic == MAGIC and version == VERSION and size >= PAGE and SLOTS <= slots <= MOST_SLOTS and length >= PAGE + slots * size
 
 
 def _remove_unfinished(path: Path) -> None:
@@ -372,8 +397,10 @@ def _remove_unfinished(path: Path) -> None:
 def refuse_foreign(file: int, path: Path) -> None:
     """Raises OSError for what is no regular file of this user alone."""
     found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise OSError(errno.EPERM, "it is another user's, or others may use it", os.fspath(path))
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it is another user's, or no file", os.fspath(path))
+    if found.st_mode & 0o077:
+        raise OSError(errno.EPERM, f"others may use it (mode {stat.S_IMODE(found.st_mode):04o}), so nothing in it is believed: chmod 600 it, or delete it", os.fspath(path))
 
 
 def _digest(fields: tuple[int, ...], table: bytes, sums: bytes) -> bytes:

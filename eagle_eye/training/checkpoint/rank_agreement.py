@@ -4,8 +4,17 @@ Every rank calls these in the same order, with torch.distributed initialized; a 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+
+
+class CopyKey(NamedTuple):
+    """Which copy in memory it is, on whichever rank: a job may come to the same step again after each start, and parts of two attempts are no state."""
+
+    step: int
+    epoch: int
+    """Of the job, in which it was made."""
 
 
 def agreed_step(steps: Sequence[int], most: int) -> int:
@@ -17,6 +26,17 @@ def agreed_step(steps: Sequence[int], most: int) -> int:
     ours[: len(told)] = torch.tensor(told, dtype=torch.int64)
     held = [set(each.tolist()) for each in _gathered(ours)]
     return max(set.intersection(*held) - {-1}, default=-1)
+
+
+def agreed_copy(copies: Sequence[CopyKey], most: int) -> CopyKey | None:
+    """The newest step that all ranks hold as one and the same attempt made it; None if there is none. `copies`: ours, newest first; each rank tells `most` of them."""
+    if not is_distributed():
+        return max(copies, default=None)
+    ours = torch.full((most, 2), -1, dtype=torch.int64)
+    for row, copy in zip(ours, copies, strict=False):
+        row[:] = torch.tensor(copy, dtype=torch.int64)
+    held = [{CopyKey(*row) for row in each.tolist()} for each in _gathered(ours)]
+    return max(set.intersection(*held) - {CopyKey(-1, -1)}, default=None)
 
 
 def on_all(true_here: bool) -> bool:

@@ -9,8 +9,9 @@ that begins an attempt deletes the parts of earlier ones: they would be of no us
 
 What no number can tell is a call that one rank never made. Rank 0: saves A, goes back, saves B; rank 1: goes back, saves B. When rank 1 saves, all that it and the
 directory know is the same as in a job that has saved once, where rank 1 is the last: no rule on numbers, times or files tells them apart, nor would a collective, which pairs the first call of the
-one with the first of the other. Only going back does: so a rank that `restore` has taken back to an older step takes back its parts of newer ones. It does so before it trains on,
-and no other rank comes to the step again without it. A script that goes back by other means after a call that one rank has not made gives another `run`.
+one with the first of the other. Only going back does: so a rank that `restore`, or `MemoryCheckpoints.load`, has taken back to an older step takes back its parts of newer ones. It does so before it trains on,
+and no other rank comes to the step again without it. A new start of the job is another `run` by itself (its epoch is part of it). What is left is a script that goes back within a start by means of
+its own, after a call that one rank has not made: nobody here sees that it does, so it gives another `run`.
 """
 
 import contextlib
@@ -74,10 +75,10 @@ def written(home: StoragePath, rank: int, step: int, path: StoragePath) -> None:
         _written.append(_WrittenPart(home.absolute(), rank, step, path.absolute()))
 
 
-def take_back(home: StoragePath, rank: int, step: int) -> None:
-    """A rank goes on from this step: its parts of newer ones become no checkpoint any more."""
+def take_back(home: StoragePath | None, rank: int, step: int) -> None:
+    """A rank goes on from this step: its parts of newer ones become no checkpoint any more. `home` None: wherever it has put them."""
     with _lock:
-        newer = [each for each in _written if each.home == home.absolute() and each.rank == rank and each.step > step]
+        newer = [each for each in _written if (home is None or each.home == home.absolute()) and each.rank == rank and each.step > step]
     _delete(each.path for each in newer)
 
 

@@ -247,6 +247,25 @@ def checked_chunks(folder: StoragePath, shard: ShardFile) -> Iterator[bytes]:
     _compare(path, shard, _joined(sums, chunks))
 
 
+class DescribedTensor(NamedTuple):
+    """What the header of a shard says of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def header(folder: StoragePath, shard: ShardFile) -> dict[str, DescribedTensor]:
+    """What a shard says that it holds, by name, read as whoever loads it reads it, without the tensors. Raises UnusableCheckpoint, OSError."""
+    path = folder / shard.name
+    with _opened(path, shard) as source:
+        content = bytearray(min(8, shard.bytes))
+        source.read(memoryview(content), 0)
+        content += bytes(min(int.from_bytes(content, "little"), LONGEST_HEADER_BYTES, shard.bytes - len(content)))
+        with memoryview(content) as view:
+            source.read(view[8:], 8)
+    return {name: DescribedTensor(each["dtype"], tuple(each["shape"])) for name, each in _header_of(content, path, shard.bytes).items()}
+
+
 def copy(folder: StoragePath, shard: ShardFile, target: StoragePath, advance: Callable[[int], None]) -> ShardFile:
     """To another folder, with the same name; each byte is compared on the way. Raises UnusableCheckpoint, OSError, and then leaves nothing behind. `advance`: as in `verify`."""
     path = target / shard.name
@@ -407,23 +426,37 @@ def _changed(path: StoragePath, what: str, found: int, written: int) -> Unusable
     return UnusableCheckpoint(f"{path} was changed since it was written: {what} is {found:08x}, and {written:08x} was written. {_ELSEWHERE}")
 
 
-def _header_of(content: "bytearray | mmap.mmap", path: StoragePath) -> dict[str, Any]:
-    """What is said of each tensor. Raises UnusableCheckpoint for what is no safetensors file."""
+def _header_of(content: "bytearray | mmap.mmap", path: StoragePath, size: int | None = None) -> dict[str, Any]:
+    """What is said of each tensor. `size`: of the file, of which no more than the header may be given. Raises UnusableCheckpoint for what is no safetensors file."""
+    size = len(content) if size is None else size
     with _no_safetensors(path):
         length = int.from_bytes(content[:8], "little")
-        if len(content) < 8 or length > min(LONGEST_HEADER_BYTES, len(content) - 8):
+        if size < 8 or length > min(LONGEST_HEADER_BYTES, size - 8):
             raise ValueError("its header is longer than the file")
         header: dict[str, Any] = json.loads(bytes(content[8 : 8 + length]))
         header.pop("__metadata__", None)
-        _require_no_holes(sorted(tuple(each["data_offsets"]) for each in header.values()), len(content) - 8 - length)
+        _require_no_holes(sorted(tuple(each["data_offsets"]) for each in header.values()), size - 8 - length)
+        for name, each in header.items():
+            _require_described(name, each)
         return header
+
+
+def _require_described(name: str, described: Mapping[str, Any]) -> None:
+    """Raises ValueError, TypeError, KeyError where no tensor can be made of it."""
+    kind, shape, (begin, end) = described["dtype"], described["shape"], described["data_offsets"]
+    if kind not in ELEMENT_BITS:
+        raise ValueError(f"tensor {name!r} has the data type {kind!r}, which this program does not know")
+    if not isinstance(shape, list) or not all(type(each) is int and each >= 0 for each in [*shape, begin, end]):
+        raise ValueError(f"tensor {name!r} has no usable shape or place")
+    if math.prod(shape) * ELEMENT_BITS[kind] // 8 != end - begin:
+        raise ValueError(f"tensor {name!r} has {end - begin} bytes, which is not its shape")
 
 
 @contextmanager
 def _no_safetensors(path: StoragePath) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:  # RecursionError is a RuntimeError
         raise UnusableCheckpoint(f"{path} is no safetensors file: {error}. {_ELSEWHERE}") from error
 
 
@@ -432,7 +465,7 @@ def tensors_in(content: "bytearray | mmap.mmap", path: StoragePath) -> dict[str,
     header = _header_of(content, path)
     with _no_safetensors(path):
         begin = 8 + int.from_bytes(content[:8], "little")
-        return {name: _tensor(content, begin, name, each) for name, each in header.items()}
+        return {name: _tensor(content, begin, each) for name, each in header.items()}
 
 
 def _require_no_holes(spans: list[tuple[int, int]], size: int) -> None:
@@ -441,15 +474,11 @@ def _require_no_holes(spans: list[tuple[int, int]], size: int) -> None:
         raise ValueError("its tensors overlap, or leave a hole")
 
 
-def _tensor(content: "bytearray | mmap.mmap", start: int, name: str, described: Mapping[str, Any]) -> "Tensor":
+def _tensor(content: "bytearray | mmap.mmap", start: int, described: Mapping[str, Any]) -> "Tensor":
     import torch
 
-    kind, shape, (begin, end) = described["dtype"], described["shape"], described["data_offsets"]
-    if kind not in ELEMENT_BITS:
-        raise ValueError(f"tensor {name!r} has the data type {kind!r}, which this program does not know")
-    dtype = torch_dtype(kind)
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"tensor {name!r} has {end - begin} bytes, which is not its shape")
+    shape, (begin, end) = described["shape"], described["data_offsets"]
+    dtype = torch_dtype(described["dtype"])
     if begin == end:
         return torch.empty(shape, dtype=dtype)
     raw = torch.frombuffer(content, dtype=torch.uint8, count=end - begin, offset=start + begin)

@@ -17,15 +17,16 @@ from eagle_eye.training import state_tree
 from eagle_eye.training.object_path import ObjectPath, StoragePath
 
 from . import checkpoint_reader, distributed_tensor, rank_agreement, shard_file
-from .checkpoint_directory import FROM_MEMORY, SavedCheckpoint, directory_of
+from .checkpoint_directory import FROM_MEMORY, directory_of
 from .checkpoint_reader import SkippedCheckpoint
 from .distributed_tensor import LocalTensor
 from .manifest import ManifestTensor
 from .memory_layout import Shard, StepLimits, why_not_fillable
+from .saved_checkpoint import SavedCheckpoint
 from .tensor_regions import whole
 
 TOLD = 8
-"""So many steps a rank tells the others; a directory holds three at the most (checkpoint_directory.KEPT)."""
+"""So many steps a rank tells the others, the newest: a directory has three, unless more are to be kept (checkpoint_retention.py)."""
 ASK_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 """Seconds until an object store that refused is asked again."""
 _log = logging.getLogger("eagle_eye.checkpoint")
@@ -41,6 +42,8 @@ class StoredState:
     """Of the manifest."""
     skipped: tuple[str, ...]
     """What could not be used, and why."""
+    data_position: Any = None
+    """Rank 0's."""
 
 
 class _Misfit(ValueError):
@@ -68,7 +71,7 @@ def restore(template: dict[str, Any], home: StoragePath, limits: StepLimits, sha
         if rank_agreement.on_all(fill is not None) and fill is not None:
             state = fill()
             _log.info("the state of step %d was loaded from storage (%s)", step, entry.path)
-            return StoredState(state, step, entry.path, tuple(f"{each.path}: {each.reason}" for each in skipped))
+            return StoredState(state, step, entry.path, tuple(f"{each.path}: {each.reason}" for each in skipped), entry.manifest.data_position)
     return None
 
 

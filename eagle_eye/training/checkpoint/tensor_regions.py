@@ -5,10 +5,20 @@ parallelism along another one; both are boxes.
 """
 
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import product
 
 Extents = tuple[int, ...]
+_PLANE = 2
+"""Cut in so many dimensions, only neighbours are compared."""
+_COMPARED = 1000
+"""Regions that are cut in more dimensions are compared, each with each that it reaches, if they are no more than this."""
+_MOST_CUT = 8
+"""Dimensions in which more regions than that may be cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +77,13 @@ def gap(shape: Extents, regions: Sequence[Region]) -> str:
     for region in regions:
         if region.size and region.overlap(everything) != region:
             return f"elements from {region.offsets} on, {region.shape} of them, lie outside of {shape}"
-    twice = _twice(regions)
+    held = sum(region.size for region in regions)
+    cut = _cut_dimensions(regions)
+    if len(cut) > _PLANE and len(regions) > _COMPARED:
+        return _gap_of_many(everything, regions, cut, held)
+    twice = _twice(regions, cut)
     if twice is not None:
         return f"elements from {twice.offsets} on are there twice"
-    held = sum(region.size for region in regions)
     return "" if held == everything.size else f"{held} of {everything.size} elements are there"
 
 
@@ -103,16 +116,59 @@ def _touch(first: Region, second: Region) -> int | None:
     return differ[0]
 
 
-def _twice(regions: Sequence[Region]) -> Region | None:
-    """What two of them hold. Only those that overlap in the dimension that is cut most are compared: whichever that is, a cut along it costs one comparison per region."""
+def _cut_dimensions(regions: Sequence[Region]) -> list[int]:
+    """Those in which these regions differ, the one that is cut most first."""
     held = [each for each in regions if each.size]
-    along = max(range(len(held[0].offsets)) if held else (), key=lambda dimension: len({each.offsets[dimension] for each in held}), default=None)
+    spans = [{(each.offsets[at], each.shape[at]) for each in held} for at in range(len(held[0].offsets) if held else 0)]
+    return sorted((at for at, each in enumerate(spans) if len(each) > 1), key=lambda at: -len(spans[at]))
+
+
+def _twice(regions: Sequence[Region], cut: Sequence[int]) -> Region | None:
+    """What two of them hold."""
+    held = [each for each in regions if each.size]
+    if not cut:
+        return held[1] if len(held) > 1 else None
+    if len(cut) <= _PLANE:
+        return _twice_in_plane(held, cut[0], cut[-1])
+    along = cut[0]
     reach: list[Region] = []
-    for region in sorted(held, key=lambda each: (each.offsets[along] if along is not None else 0, each.offsets)):
-        if along is not None:  # else they are scalars
-            reach = [each for each in reach if each.offsets[along] + each.shape[along] > region.offsets[along]]
+    for region in sorted(held, key=lambda each: (each.offsets[along], each.offsets)):
+        reach = [each for each in reach if each.offsets[along] + each.shape[along] > region.offsets[along]]
         for each in reach:
             if (common := region.overlap(each)) is not None:
                 return common
         reach.append(region)
     return None
+
+
+def _twice_in_plane(held: Sequence[Region], along: int, across: int) -> Region | None:
+    """Of regions that differ in these two dimensions at most: in the order of the first one, those that reach as far lie apart in the second one, so that only neighbours are compared."""
+    begins: list[int] = []
+    reach: list[Region] = []
+    ends: list[tuple[int, int]] = []
+    for region in sorted(held, key=lambda each: (each.offsets[along], each.offsets)):
+        while ends and ends[0][0] <= region.offsets[along]:
+            at = bisect_left(begins, heappop(ends)[1])
+            del begins[at], reach[at]
+        at = bisect_left(begins, region.offsets[across])
+        for each in reach[max(0, at - 1) : at + 1]:
+            if (common := region.overlap(each)) is not None:
+                return common
+        begins.insert(at, region.offsets[across])
+        reach.insert(at, region)
+        heappush(ends, (region.offsets[along] + region.shape[along], region.offsets[across]))
+    return None
+
+
+def _gap_of_many(everything: Region, regions: Sequence[Region], cut: Sequence[int], held: int) -> str:
+    """As `gap`, without comparing each with each: regions are the whole, each element once, if and only if their corners, counted up and down in turn, cancel out but for those of the whole."""
+    if len(cut) > _MOST_CUT:
+        return f"{len(regions)} regions are cut along {len(cut)} dimensions, and no more than {_MOST_CUT} are read"
+    if held != everything.size:
+        return f"{held} of {everything.size} elements are there"
+    corners: Counter[Extents] = Counter()
+    for sign, each in ((1, everything), *((-1, region) for region in regions if region.size)):
+        for ends in product((0, 1), repeat=len(cut)):
+            corner = tuple(each.offsets[at] + end * each.shape[at] for at, end in zip(cut, ends, strict=True))
+            corners[corner] += -sign if sum(ends) % 2 else sign
+    return "some of its elements are there twice, and others not at all" if any(corners.values()) else ""

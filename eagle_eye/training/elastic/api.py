@@ -16,6 +16,7 @@ from .local_session import LocalSession
 from .model import BatchFunction, LossFunction, Trainable, TrainedModel
 from .reduce.gradients import Gradients
 from .reduce.reduction import make_reduction
+from .replica_memory import ReplicaMemory
 from .train_state import huge_pages
 from .train_state.train_state import TrainState
 from .worker import ElasticWorker
@@ -46,6 +47,7 @@ def elastic(
     seed: int = 0,
     tokens: Callable[[Any, Any], int] | None = None,
     save_every: int = 100,
+    memory_every: int = 10,
     checkpoints: str | os.PathLike[str] | None = None,
 ) -> ElasticWorker:
     """An elastic worker, which finishes its steps whatever happens to its peers. Training starts with its `steps`.
@@ -59,6 +61,7 @@ def elastic(
     reduction: "exact", a fixed order of additions, so that the result has the same bits for any number of workers and
     after any fault; or "fast", all-reduce while the last backward runs, equal within float tolerance.
     save_every: steps between two checkpoints, 0 for none; checkpoints: their folder (default: the launcher's).
+    memory_every: steps between two that one worker of each node keeps in its memory, 0 for none (docs/checkpoints.md).
 
     Under `eagle-eye run` or `launch` the launcher assigns the peers; without a launcher the worker trains alone. Raises
     ConfigError for a model or an option that cannot be trained this way, LauncherLost if the launcher is gone.
@@ -70,7 +73,7 @@ def elastic(
     )  # fmt: skip
     return assemble(
         trained, session, monitor, micro_batches=micro_batches, reduction=reduction, save_every=save_every,
-        checkpoints=checkpoints,
+        memory_every=memory_every, checkpoints=checkpoints,
     )  # fmt: skip
 
 
@@ -82,19 +85,21 @@ def connect() -> tuple[LauncherSession | LocalSession, probe.Monitor]:
 
 def assemble(
     trained: Trainable, session: LauncherSession | LocalSession, monitor: probe.Monitor, *, micro_batches: int, reduction: str,
-    save_every: int, checkpoints: str | os.PathLike[str] | None,
+    save_every: int, checkpoints: str | os.PathLike[str] | None, memory_every: int = 10,
 ) -> ElasticWorker:  # fmt: skip
     """The worker that trains `trained`; the other arguments are those of `elastic`. Integrations call it with their own model."""
     gradients, reduction_of_step = make_reduction(reduction, trained.parameters, micro_batches)
     train_state = TrainState(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
+    monitor.found_replicas(trained.parameters)
 
     def warm_up_if_joining() -> None:
         if os.environ.get(JOINING) == "1":
             warm_up(trained, gradients, train_state)
 
+    memory = ReplicaMemory(trained.optimizer, memory_every, getattr(trained, "data_position", lambda _: None))
     return ElasticWorker(
         trained, gradients, reduction_of_step, session, train_state=train_state, monitor=monitor,
-        checkpointing=Checkpointing(save_every, storage_path(checkpoints) if checkpoints is not None else None),
+        checkpointing=Checkpointing(save_every, storage_path(checkpoints) if checkpoints is not None else None, memory),
         faults=InjectedFaults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
         skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), warm_up=warm_up_if_joining,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Checkpointing of an elastic worker: when it writes a checkpoint, and which one it starts from.
 
 All workers hold the same state, so rank 0 saves for all; it copies before it writes, so that training waits for one
-copy only. A checkpoint's number is that of a committed step: its content is the same from every worker, so one that was
+copy only. Between two of these the state is kept in memory (replica_memory.py). A checkpoint's number is that of a committed step: its content is the same from every worker, so one that was
 fenced out and writes late does no harm.
 
 A checkpoint that storage refuses costs no training: `eagle_eye.training.checkpoint` tells the launcher and tries again. The last
@@ -24,6 +24,8 @@ from eagle_eye.training.object_path import StoragePath
 from eagle_eye.training.save_retry import WAIT_S, room_text
 from eagle_eye.training.storage_failure import size_text, storage_failure
 
+from .epoch_protocol import EpochAssignment
+from .replica_memory import ReplicaMemory
 from .train_state.train_state import TrainState
 from .transfer.state_transfer import TransferResult
 
@@ -37,22 +39,41 @@ ReportFailure = Callable[[str, str], None]
 
 
 class Checkpointing:
-    """`every`: steps between two checkpoints, 0: none but those of a job that has to stop."""
+    """`every`: steps between two checkpoints, 0: none but those of a job that has to stop. `memory`: what is kept beside them."""
 
-    def __init__(self, every: int, directory: StoragePath | None) -> None:
+    def __init__(self, every: int, directory: StoragePath | None, memory: ReplicaMemory | None = None) -> None:
         if every < 0:
             raise ValueError(f"save_every={every}: give a number of steps, or 0 for none")
         self._every, self._directory = every, directory
+        self._memory = memory or ReplicaMemory(None, 0)
         self._writing: threading.Thread | None = None
         self._late = False
         """The writer was waited for in vain: nobody waits for it again."""
 
-    def load(self, train_state: TrainState) -> None:
-        """The newest whole checkpoint, if there is one."""
-        load_newest(train_state, [checkpoint.directory_of(self._directory)], at_most=resume_step())
+    def begin_epoch(self, assignment: EpochAssignment) -> None:
+        """Called before the group of an epoch is formed: which worker of the node keeps the state in memory."""
+        self._memory.begin_epoch(assignment)
+
+    def fenced_out(self) -> None:
+        """This worker is no part of the job any more: another one of its node keeps the state in memory."""
+        self._memory.release()
+
+    def before_transfer(self) -> None:
+        """The state is about to be overwritten by another worker's, or a checkpoint's."""
+        self._memory.wait()
+
+    def load(self, train_state: TrainState, *, for_all: bool = True) -> None:
+        """The newest whole checkpoint in memory or storage, if there is one. `for_all`: the others get it from this worker; else all load what storage has, the same."""
+        home, limit = checkpoint.directory_of(self._directory), resume_step()
+        step = self._memory.load(train_state, home, limit) if for_all else None
+        if step is None:
+            load_newest(train_state, [home], at_most=limit)
+        if limit >= 0:
+            train_state.rolled_back_in = int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
 
     def after_step(self, train_state: TrainState, rank: int) -> None:
-        """Called after each committed step: rank 0 saves, in a thread, if it is time and the storage has taken the checkpoint before."""
+        """Called after each committed step: it is kept in memory, and rank 0 saves, in a thread, if it is time and the storage has taken the checkpoint before."""
+        self._memory.after_step(train_state)
         if rank == 0 and self._every and train_state.step % self._every == 0:
             if self._is_writing(0.0 if self._late else WAIT_S):
                 self._late = True

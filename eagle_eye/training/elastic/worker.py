@@ -267,6 +267,7 @@ class ElasticWorker:
         """This worker was fenced out of the job but is alive: it drops its state and gradients, and joins again."""
         _log.warning("this worker was fenced out of the job (%s): it joins again, without its state", error)
         self._session.use_group(None)
+        self._checkpointing.fenced_out()
         with self._session.lock:
             self._fresh = True
             self._forget_step()
@@ -304,6 +305,7 @@ class ElasticWorker:
         before = self._own_micro_batches()
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
         self._session.use_group(None)
+        self._checkpointing.begin_epoch(assignment)
         self._group, self._assignment = None, assignment
         self._monitor.set_epoch(assignment.epoch)
         self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
@@ -356,8 +358,10 @@ class ElasticWorker:
 
     def _receive_state(self, assignment: EpochAssignment) -> None:
         """Load the checkpoint, or transfer state between workers, as the assignment says."""
+        if self._fresh:
+            self._checkpointing.before_transfer()
         if assignment.source == "checkpoint" and (assignment.rank == 0 or not assignment.moves):
-            self._checkpointing.load(self.train_state)
+            self._checkpointing.load(self.train_state, for_all=bool(assignment.moves) or assignment.world == 1)
             self._timings["loaded_step"] = self.train_state.step
         if self._group is not None:
             moved = transfer_state(self._group, self._session, self.train_state, assignment.moves, assignment.rank)

@@ -17,7 +17,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from eagle_eye.training.probe import Monitor, Phase, monitor
+from eagle_eye.training.phase_contexts import Phase
+from eagle_eye.training.probe import Monitor, monitor
 
 from .training_steps import CountsOf, TrainingSteps, counts_of, loss_scale
 
@@ -56,6 +57,7 @@ class AcceleratorSteps:
         self._next = self._next if start is None else start
         self._thread = threading.get_ident()
         hooks = self._watch_optimizers()
+        self._monitor.found_replicas(self._parameters)
         self._steps.start(self._next)
         try:
             for batch in loader:
@@ -89,6 +91,11 @@ class AcceleratorSteps:
             optimizer.register_optimizer_step_pre_hook(self._before_update),
             optimizer.register_optimizer_step_post_hook(self._after_update),
         )
+
+    def _parameters(self) -> Iterator[Any]:
+        """Of the models that the accelerator has prepared."""
+        for model in getattr(self._accelerator, "_models", ()):
+            yield from model.parameters()
 
     def _before_update(self, optimizer: Any, _arguments: object, _named: object) -> None:
         if threading.get_ident() == self._thread:

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from eagle_eye.training.probe import Monitor, Phase, monitor
+from eagle_eye.training.phase_contexts import Phase
+from eagle_eye.training.probe import Monitor, monitor
 
 from .training_steps import CountsOf, TrainingSteps, counts_of, loss_scale
 

@@ -158,7 +158,7 @@ class MemoryCheckpointCallback(Callback):  # type: ignore[misc]  # of another pa
             "epoch": trainer.current_epoch, "batches": batches, "drawn_from": [each.drawn_from for each in self._orders],
         }  # fmt: skip
         try:
-            self._memory.save({self._fit: state}, self._stepped)
+            self._memory.save({self._fit: state}, self._stepped, data_position={"epoch": trainer.current_epoch, "batch": batches})
         except TypeError as error:
             _log.warning("no checkpoints in memory, the training goes on without: %s", error)
             self._release()

@@ -12,7 +12,8 @@ after the optimizer's step. Without a launcher it does nothing but call the time
 import atexit
 from typing import Any
 
-from eagle_eye.training.probe import Monitor, Phase, monitor
+from eagle_eye.training.phase_contexts import Phase
+from eagle_eye.training.probe import Monitor, monitor
 
 ITERATION = "forward-backward"
 UPDATE = "optimizer"

@@ -29,6 +29,8 @@ class LoadedShards(NamedTuple):
     state: dict[str, Any]
     """As `dist_checkpointing.load` returns it."""
     step: int
+    data_position: Any = None
+    """As `save` was told."""
 
 
 class ShardedMemoryCheckpoints:
@@ -37,7 +39,7 @@ class ShardedMemoryCheckpoints:
     def __init__(self, *optimizer: Any) -> None:
         self.memory = MemoryCheckpoints(_torch_optimizers(optimizer))
 
-    def save(self, sharded_state_dict: dict[str, Any], step: int) -> bool:
+    def save(self, sharded_state_dict: dict[str, Any], step: int, *, data_position: Any = None) -> bool:
         """Begin to copy it as the checkpoint of `step`, the first one still to do; False if it is left out. As MemoryCheckpoints.save.
 
         Nothing may change the state before the optimizer's step: with `overlap_param_gather` synchronize the parameters first. Raises TypeError for
@@ -46,7 +48,7 @@ class ShardedMemoryCheckpoints:
         if not self.memory.has_place:
             return False
         held, common, _, _ = _parts_of(sharded_state_dict)
-        return self.memory.save({"sharded": held, "common": common}, step)
+        return self.memory.save({"sharded": held, "common": common}, step, data_position=data_position)
 
     def load(self, sharded_state_dict: dict[str, Any], *, at_least: int = 0) -> LoadedShards | None:
         """The newest step that all ranks hold, in place in the tensors of `sharded_state_dict`, and as a state; None if there is none, or it is below `at_least`.
@@ -58,7 +60,7 @@ class ShardedMemoryCheckpoints:
         if found is None:
             return None
         state = merge(merge(found.state["common"], kept_local), found.state["sharded"])
-        return LoadedShards(apply_factory_merges(state, factories), found.step)
+        return LoadedShards(apply_factory_merges(state, factories), found.step, found.data_position)
 
 
 def _parts_of(sharded_state_dict: dict[str, Any]) -> tuple[Any, Any, Any, Any]:

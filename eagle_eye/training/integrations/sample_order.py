@@ -28,6 +28,11 @@ class SampleOrder:
         first = (at * self._micro_batches + micro_batch) * self._size
         return self._shuffled(epoch)[first : first + self._size]
 
+    def position(self, step: int) -> dict[str, int]:
+        """Where the data of a step begin: so many batches of that epoch were trained on, by all workers together."""
+        epoch, at = divmod(step, self.steps_per_epoch)
+        return {"epoch": epoch, "batch": at * self._micro_batches}
+
     def _shuffled(self, epoch: int) -> list[int]:
         import torch
 

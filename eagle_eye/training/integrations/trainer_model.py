@@ -29,6 +29,7 @@ class TrainerModel:
         self.norm = math.nan
         """Of the last step's gradient; nan without clipping."""
         self._step, self._backward, self._sample_order = optimizer.step, backward, sample_order
+        self.data_position = sample_order.position
         self._clip, self._seed = clip, seed
 
     def run(self, step: int, micro_batch: int) -> tuple[float, int]:

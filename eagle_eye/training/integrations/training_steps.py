@@ -34,10 +34,11 @@ class TrainingSteps:
         self._losses = 0
 
     def start(self, number: int, model: Any = None) -> None:
-        """The loop begins, or goes on, with this step. `model`: whose operations are told, six for each parameter and token."""
+        """The loop begins, or goes on, with this step. `model`: whose operations are told, six for each parameter and token, and whose replicas are compared."""
         self._number = number
         if model is not None and self._monitor.watched:
             self._attempt(lambda: self._measure(model))
+            self._monitor.found_replicas(model)
         self._begin()
 
     def micro_batch(self, batch: Any) -> None:

@@ -57,7 +57,7 @@ class ElasticTraining:
     """Mix it in before Trainer, or before any class derived from it.
 
     reduction: "exact" or "fast"; save_every: steps between two checkpoints, 0 for none; checkpoints: their folder (default:
-    the launcher's). A loss is the mean over a micro-batch and counts as much as any other's, also where labels are padded.
+    the launcher's); memory_every: steps between two in memory. A loss is the mean over a micro-batch and counts as much as any other's, also where labels are padded.
     A sampler, and workers that load data ahead, are not used. Raises ConfigError for what cannot be trained this way.
     """
 
@@ -73,9 +73,9 @@ class ElasticTraining:
         _prepare_inputs: Callable[[Any], Any]
 
     def __init__(
-        self, *arguments: Any, reduction: str = "exact", save_every: int = 100, checkpoints: str | os.PathLike[str] | None = None, **named: Any
+        self, *arguments: Any, reduction: str = "exact", save_every: int = 100, memory_every: int = 10, checkpoints: str | os.PathLike[str] | None = None, **named: Any
     ) -> None:
-        self._reduction, self._save_every, self._checkpoints = reduction, save_every, checkpoints
+        self._reduction, self._save_every, self._memory_every, self._checkpoints = reduction, save_every, memory_every, checkpoints
         self.elastic: ElasticWorker | None = None
         """The worker behind this trainer, from its first step on."""
         self._steps: Iterator[Any] | None = None
@@ -153,7 +153,7 @@ class ElasticTraining:
         session, monitor = connect()
         self.elastic = assemble(
             trained, session, monitor, micro_batches=self.args.gradient_accumulation_steps, reduction=self._reduction,
-            save_every=self._save_every, checkpoints=self._checkpoints,
+            save_every=self._save_every, memory_every=self._memory_every, checkpoints=self._checkpoints,
         )  # fmt: skip
         self._steps = self.elastic.steps(until=self.state.max_steps)
         return self._steps

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, has_length
 
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.random_state import random_state, restore_random_state
@@ -148,12 +148,13 @@ class _SavesToMemory(TrainerCallback):  # type: ignore[misc]  # of another packa
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._epoch_begins = random_state()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ARG002
         generators, self._epoch_begins = self._epoch_begins, None
         if self._refused or state.global_step % self._every or not self._memory.has_place:
             return
         try:
-            self._memory.save({self.name: {**self._trainer.memory_state(), "random": generators or random_state()}}, state.global_step)
+            kept = {**self._trainer.memory_state(), "random": generators or random_state()}
+            self._memory.save({self.name: kept}, state.global_step, data_position=_data_position(args, state, train_dataloader))
         except TypeError as error:
             self._refused = True
             _log.warning("no checkpoints in memory, the training goes on without: %s", error)
@@ -174,6 +175,13 @@ def _text_of(state: TrainerState, holders: Sequence[Any]) -> str:
             break
         plain["log_history"].insert(0, entry)
     return json.dumps(plain).ljust(STATE_BYTES)
+
+
+def _data_position(arguments: Any, state: TrainerState, loader: Any) -> dict[str, int]:
+    """How many batches of which epoch were trained on. The Trainer counts epochs in parts, and a stream without a length as one."""
+    batches = len(loader) if has_length(loader) else state.max_steps * arguments.gradient_accumulation_steps
+    epoch, part = divmod(state.epoch or 0.0, 1.0)
+    return {"epoch": int(epoch), "batch": round(part * batches)}
 
 
 def _step_of(resume_from_checkpoint: str | bool | None, output_dir: str) -> int:

@@ -9,6 +9,7 @@ begins another epoch with a higher number.
 from msgspec.structs import replace
 
 from eagle_eye.errors import PermanentError
+from eagle_eye.training.checkpoint.roll_backs import with_roll_back
 from eagle_eye.types import Layout, NodePlace, RankPlacement, Transition, digest_of
 from remediation.launcher.job_declaration import DEATH, LOST, EpochRequest, JobPhase
 
@@ -232,7 +233,7 @@ def _layout(state: CoordinatorState, members: list[Member], placements: tuple[Ra
         launchers={member.node: member.address for member in (*members, *idle)}, placements=placements,
         excluded=tuple(sorted(state.membership.evicted)), reason=request.reason, plan=request.plan, resume_step=request.resume_step,
         skipped=tuple(sorted(state.skipped)), restarts=state.budget.spent, restarts_by_kind=state.budget.spent_by_kind, in_place=request.in_place,
-        places=places,
+        places=places, rolled_back=with_roll_back(state.last.rolled_back if state.last is not None else (), state.epoch, request.resume_step),
     )  # fmt: skip
 
 

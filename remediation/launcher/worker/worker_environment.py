@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from eagle_eye.access.addresses import is_loopback
+from eagle_eye.training.checkpoint import roll_backs
 from eagle_eye.training.checkpoint.memory_segment import SLOTS
 from eagle_eye.types import Layout, RankPlacement
 
@@ -91,6 +92,7 @@ def _ours(layout: Layout, place: RankPlacement, paths: WorkerPaths, token: str) 
         "EAGLE_EYE_CHECKPOINT_MEMORY": paths.memory,
         "EAGLE_EYE_CHECKPOINT_COPIES": str(paths.copies),
         "EAGLE_EYE_RESUME_STEP": str(layout.resume_step),
+        roll_backs.VARIABLE: roll_backs.text_of(layout.rolled_back),
         "EAGLE_EYE_SKIP_STEPS": ",".join(map(str, layout.skipped)),
     }
 

@@ -73,6 +73,8 @@ class TrainState:
     ) -> None:
         self.step = 0
         """First step still to do that the state is for; the worker increments it when it applies a step."""
+        self.rolled_back_in = 0
+        """Epoch in which the training that led to it was rolled back last; 0: never. A copy with a lower one and more steps is of what was abandoned."""
         self.is_complete = True
         """False from the first byte that another worker's state overwrites until all of it was verified."""
         self._layers, self._optimizer, self._scheduler = list(layers), optimizer, scheduler
@@ -146,6 +148,7 @@ class TrainState:
         groups = [{key: value for key, value in group.items() if key != "params"} for group in self._optimizer.param_groups]
         return {
             "step": self.step,
+            "rolled_back_in": self.rolled_back_in,
             "groups": [_plain(group, "the optimizer's parameter groups") for group in groups],
             # functions are no state, and every worker has built its own
             "scheduler": _plain({key: value for key, value in scheduler.items() if not callable(value)}, "the scheduler"),
@@ -161,7 +164,7 @@ class TrainState:
         for group, plain in zip(ours, theirs, strict=True):
             for key, value in _restored(plain).items():
                 group[key] = _replaced(group.get(key), value)
-        self.step = int(state["step"])
+        self.step, self.rolled_back_in = int(state["step"]), int(state.get("rolled_back_in", 0))
 
     def state(self) -> dict[str, Any]:
         """All of it, for eagle_eye.training.checkpoint."""

@@ -1,13 +1,16 @@
 """`eagle-eye checkpoint` on checkpoints that are whole, damaged, cut off, of a newer version, or not there."""
 
+import errno
 import json
 import os
+import re
 import sys
 import time
 import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -237,11 +240,60 @@ def test_prune_counts_no_damaged_one_as_kept(home: Path) -> None:
     assert steps(home) == [20, 30]
 
 
+def test_prune_leaves_one_that_storage_does_not_let_it_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be whole, and was kept for its span; the twin, whose shard is gone, is deleted."""
+    [shard, *_] = home.glob("step-000000000010-*")
+    real = checkpoint.shard_file.verify
+
+    def verify(folder: Path, named: Any, advance: Callable[[int], None]) -> None:
+        if named.name == shard.name:
+            raise OSError(errno.EIO, "Input/output error", str(shard))
+        real(folder, named, advance)
+
+    with monkeypatch.context() as refused:
+        refused.setattr("eagle_eye.app.checkpoint_files.shard_file.verify", verify)
+        pruned = typed("prune", home, "--keep", 1)
+    assert "deleted: step 20" in pruned.output
+    assert "left as it is: step 10" in pruned.output
+    assert "Input/output error" in pruned.output
+    shard.unlink()
+    assert "deleted: step 10" in typed("prune", home, "--keep", 1).output
+
+
+def test_ls_tells_what_storage_does_not_say(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.stat
+
+    def stat(path: Path, **how: Any) -> Any:
+        if path.name.startswith("step-000000000020-"):
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return real(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    listed = typed("ls", home)
+    assert "cannot be read now: Stale file handle" in " ".join(listed.output.split())
+    assert listed.exit_code == 0
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "1e-321", "0.0009"])
+def test_prune_names_the_option_whose_hours_are_none(home: Path, hours: str) -> None:
+    refused = typed("prune", home, "--keep-hours", hours)
+    assert (refused.exit_code, "--keep-hours" in refused.output) == (2, True)
+    assert typed("prune", home, "--keep", 3, "--keep-hours", "0.001").output == "nothing to delete\n"
+
+
 def test_prune_keeps_the_newest_finite_one(home: Path) -> None:
     for step in (40, 50):
         checkpoint.save({"w": torch.full((4,), float("nan"))}, step, home)
     typed("prune", home, "--keep", 2)
     assert steps(home) == [30, 40, 50]
+
+
+def test_prune_keeps_the_first_of_each_span_of_steps(home: Path) -> None:
+    assert "deleted: step 20" in typed("prune", home, "--keep", 1, "--keep-steps", 1000).output
+    assert steps(home) == [10, 30]
+    assert "nothing to delete" in typed("prune", home, "--keep", 1, "--keep-hours", 1e5).output
+    typed("prune", home, "--keep", 1)
+    assert steps(home) == [30]
 
 
 def test_status_shows_what_is_safe_of_jobs_that_run_and_what_keeps_it_from_being_newer(home: Path, ledger_path: Path) -> None:
@@ -290,3 +342,92 @@ def test_names_in_a_manifest_do_not_move_the_terminal(home: Path) -> None:
     rewritten(home / "step-000000000030.json", lambda plain: plain["shards"][0].update(file="step-\x1b]0;x\x07.safetensors"))  # type: ignore[index]
     refused = typed("show", home, "--step", 30)
     assert (refused.exit_code, "\x1b" in refused.output, "is no name of a .safetensors file" in refused.output) == (1, False, True)
+
+
+def resealed(home: Path, step: int, header: Callable[[dict[str, Any]], object] | None = None, plain: Callable[[dict[str, Any]], object] | None = None) -> None:
+    """As somebody would leave it who writes other shards, with sums that are right."""
+    [entry] = [each for each in checkpoint.entries(home) if each.step == step]
+    path, words = entry.shards[0], json.loads(Path(entry.path).read_text())
+    del words["manifest_crc32"]
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    described = json.loads(data[8 : 8 + length])
+    if header is not None:
+        header(described)
+    text = json.dumps(described).encode()
+    text += b" " * (-len(text) % 8)
+    content = len(text).to_bytes(8, "little") + text + data[8 + length :]
+    path.write_bytes(content)
+    words["shards"][0] |= {"bytes": len(content), "digest": f"crc32:{zlib.crc32(content):08x}"}
+    if plain is not None:
+        plain(words)
+    sealed = json.dumps(words)
+    Path(entry.path).write_text(f'{sealed[:-1]}, "manifest_crc32": {zlib.crc32(sealed.encode())}}}')
+
+
+@pytest.mark.parametrize(
+    ("header", "plain"),
+    [
+        (lambda described: described["state.w"].update(dtype="I32"), None),
+        (lambda described: described["state.w"].update(shape=[2]), None),
+        (lambda described: described["state.w"].update(shape=[2, 2]), None),
+        (lambda described: described.update({"state.v": described.pop("state.w")}), None),
+        (lambda described: described.update(x="abc"), None),
+        (lambda described: described["state.w"].update(dtype="F6"), None),
+        (lambda described: described["state.w"].update(data_offsets=[-8, 8]), None),
+        (None, lambda words: words["tensors"]["state.w"].update(shape=[0], pieces=[])),
+        (None, lambda words: words["tensors"]["state.w"].update(shape=[2, 2], pieces=[[0, [0, 0], [2, 2]]])),
+    ],
+)
+def test_what_load_refuses_is_not_whole_and_the_last_that_it_takes_is_not_deleted(home: Path, tmp_path: Path, header: Any, plain: Any) -> None:
+    (checkpoint.entries(home)[2].path).unlink()
+    resealed(home, 20)
+    assert (typed("verify", home).exit_code, checkpoint.load(home)[1]) == (0, 20), "twin"  # type: ignore[index]
+    resealed(home, 20, header, plain)
+    assert checkpoint.load(home)[1] == 10  # type: ignore[index]
+    verified = typed("verify", home)
+    assert (verified.exit_code, len(re.findall(r"1 +whole\s*\n", verified.output))) == (1, 1), verified.output
+    assert typed("copy", home, tmp_path / "archive", "--step", 20).exit_code == 1
+    assert not list((tmp_path / "archive").iterdir())
+    typed("prune", home, "--keep", 1)
+    assert 10 in steps(home)
+
+
+def test_of_version_1_as_well(home: Path) -> None:
+    [_, entry, last] = checkpoint.entries(home)
+    Path(last.path).unlink()
+    [shard] = entry.manifest.shards
+    plain = {"version": 1, "step": 20, "epoch": 0, "finite": True, "data": shard.name, "bytes": shard.bytes, "crc32": shard.crc32, "rest": {"w": {"$tensor": "state.w"}}}
+    Path(entry.path).write_text(json.dumps(plain))
+    assert typed("verify", home, "--step", 20).exit_code == 0, "twin"
+    for wrong in ({"rest": {"w": {"$tensor": "nope"}}}, {"rest": None}):
+        Path(entry.path).write_text(json.dumps(plain | wrong))
+        assert typed("verify", home, "--step", 20).exit_code == 1
+        refused = typed("convert", home, home.with_name("x.pt"), "--to", "torch", "--step", 20)
+        assert (refused.exit_code, "step-000000000020.json" in refused.output.replace("\n", "")) == (1, True), refused.output
+
+
+def test_a_copy_that_was_killed_goes_on(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "archive"
+    target.mkdir()
+    first, second = [path for each in checkpoint.entries(home) if each.step == 30 for path in each.shards]
+    (target / first.name).write_bytes(first.read_bytes())
+    (target / second.name).write_bytes(second.read_bytes()[:-1])
+    before = (target / first.name).stat().st_ino, (target / second.name).stat().st_ino
+    assert typed("copy", home, target).exit_code == 0
+    assert checkpoint.load(target)[1] == 30  # type: ignore[index]
+    after = (target / first.name).stat().st_ino, (target / second.name).stat().st_ino
+    assert (before[0] == after[0], before[1] == after[1]) == (True, False)
+
+
+def test_a_copy_onto_a_full_disk_says_where_why_and_how_much_is_free(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("eagle_eye.training.atomic_file.replace", full)
+    refused = typed("copy", home, tmp_path / "archive")
+    said = " ".join(refused.output.split())
+    assert refused.exit_code == 1
+    for part in ("archive: No space left on device (ENOSPC); ", " are free, ", " are needed; make room"):
+        assert part in said, said
+    assert not list((tmp_path / "archive").iterdir())

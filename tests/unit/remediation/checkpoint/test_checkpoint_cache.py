@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from eagle_eye.errors import PermanentError
@@ -19,7 +20,9 @@ from eagle_eye.training.checkpoint.memory_segment import (
 )
 from eagle_eye.types import Layout, NodePlace, RankPlacement
 from remediation.checkpoint import backup_keeper, backup_rounds, checkpoint_cache, round_leader
-from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
+from remediation.checkpoint.cache_settings import CacheSettings
+from remediation.checkpoint.checkpoint_cache import CheckpointCache
+from remediation.checkpoint.copy_files import SegmentTimes
 from remediation.checkpoint.copy_search import Found, Wanted
 from remediation.checkpoint.copy_states import CopyState, Place
 
@@ -311,3 +314,86 @@ def test_a_node_that_tells_nonsense_of_its_round_is_refused_and_changes_nothing(
         assert (await cluster.caches["n0"].answer(right))["number"] == 0
 
     run(tmp_path, work, "n0")
+
+
+def test_the_copies_are_looked_at_when_one_was_written_or_something_is_new_and_else_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look costs the training as much as some copies do."""
+    monkeypatch.setattr(checkpoint_cache, "IDLE_S", 3600.0)
+    own = tmp_path / "ee-n1-0.memory"
+    cache = Cluster(tmp_path).caches["n1"]
+
+    def looks() -> bool:
+        if is_to := cache._is_to_look(times):
+            cache._look(files)
+        return is_to
+
+    with closing(cache._files()) as files:
+        times = SegmentTimes(files, 1)
+        assert looks(), "never before"
+        assert not looks()
+        with closing(written(own, {0: 5}, rank=1, slots=SLOTS_WITH_BACKUP)) as segment:
+            assert looks()
+            assert not looks()
+            os.utime(own, (1, 1))  # as the stamp of a further copy does, whatever the clock's tick is
+            assert looks()
+            assert not looks()
+            segment.clear(0)
+            assert not looks(), "nothing to send is there"
+        cache.stored(5)
+        assert looks()
+        cache.stored(4)
+        assert not looks(), "older than what is known"
+        cache.refused("r/n1/0", "memory", "no room", "")
+        assert looks()
+        cache._settled("", Place(own.name, 0), 1, False, "")
+        assert looks()
+        assert not looks()
+        cache._layout = lambda: layout_of(NODES, 3)
+        assert looks()
+        monkeypatch.setattr(checkpoint_cache, "IDLE_S", 0.0)
+        assert looks()
+
+
+def test_while_a_copy_is_due_to_a_neighbour_that_asks_it_is_looked_at_all_the_time(tmp_path: Path) -> None:
+    async def work(cluster: Cluster) -> None:
+        cache = cluster.caches["n1"]
+        await until(lambda: cache._kept_by[0])
+        cache._due_names("n0", 0.0)
+        written(tmp_path / "ee-n1-0.memory", {0: 5}, rank=1).close()
+        await until(lambda: cache._is_waited_for)
+        [name], _ = await asyncio.to_thread(cache._due_names, "n0", 1.0)
+        assert name.step == 5
+        cache._settled("n0", Place(name.file, name.slot), name.sequence, False, "")
+        await until(lambda: not cache._is_waited_for)
+
+    run(tmp_path, work, "n1")
+
+
+def test_behind_a_roll_back_no_copy_of_the_new_history_is_taken_for_stored_whatever_the_neighbour_says(tmp_path: Path) -> None:
+    own = tmp_path / "ee-n1-0.memory"
+
+    async def work(cluster: Cluster) -> None:
+        ours, neighbour = cluster.caches["n1"], cluster.caches["n0"]
+        for cache in (ours, neighbour):
+            cache.stored(500, 1)
+        cluster.layout = msgspec.structs.replace(layout_of(NODES, 3), rolled_back=((3, 90),))
+        written(own, {0: 100}, rank=1, slots=SLOTS_WITH_BACKUP, epoch=3).close()
+        await until(lambda: CopyState.BACKED_UP in states(ours))
+        assert ours.stored(500, 1) == neighbour.stored(500, 0) == -1, "told again of before, by a launcher that says the epoch and one that does not"
+        for _ in range(2):
+            before = ours._looked
+            await until(lambda: ours._looked is not before)  # noqa: B023 - it is asked at once
+        assert CopyState.PERSISTENT not in states(ours)
+        neighbour.stored(100, 3)
+        ours.stored(100, 3)
+        await until(lambda: CopyState.PERSISTENT in states(ours))
+
+    run(tmp_path, work, *NODES)
+
+
+def test_the_neighbour_hears_in_which_epoch_what_is_stored_was_made(tmp_path: Path) -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.caches["n0"].stored(40, 2)
+        await until(lambda: cluster.caches["n1"]._stored.newest() == (40, 2))
+
+    run(tmp_path, work, *NODES)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,30 +20,31 @@ from eagle_eye.training.checkpoint.memory_segment import (
     MemorySegment,
     SegmentFile,
     TornCopy,
+    fetched_beside,
     rows_of,
     slot_bytes,
 )
 from remediation.checkpoint import backup_keeper, copy_client, copy_wire
-from remediation.checkpoint.backup_keeper import OVERTAKEN, BackupFailure, BackupKeeper
+from remediation.checkpoint.backup_keeper import OVERTAKEN, BackupFailure, BackupKeeper, BackupLimits
 from remediation.checkpoint.copy_client import CopyChanged, CopyClient, CopyGone
 from remediation.checkpoint.copy_files import CopyFiles, CopyName
 from remediation.checkpoint.copy_search import Wanted, _bring
 from remediation.checkpoint.copy_server import CopyServer
-from remediation.checkpoint.copy_states import Place
+from remediation.checkpoint.copy_states import Place, StoredMark
 from remediation.checkpoint.copy_wire import CopyConnection, Source
 
 KEY = b"k" * 32
 PAYLOAD = 3 * ROW + 100
 
 
-def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = True, payload: int = PAYLOAD, slots: int = SLOTS, replicated: bool = False, world: int = 2) -> MemorySegment:
+def written(path: Path, steps: dict[int, int], *, rank: int = 0, finite: bool = True, payload: int = PAYLOAD, slots: int = SLOTS, replicated: bool = False, world: int = 2, epoch: int = 0) -> MemorySegment:
     """A segment with copies of these steps, by slot; its words are the step and their place."""
     segment = MemorySegment.create(path, slot_bytes(200, payload), "r/n0/0", slots)
     for sequence, (slot, step) in enumerate(steps.items(), 1):
         at, count = segment.payload_at(slot, payload), rows_of(payload) * ROW // 8
         words = np.arange(count, dtype=np.int64) * 7 + step
         segment.memory[at : at + 8 * count] = words.tobytes()
-        table = msgspec.json.encode({"rank": rank, "world": world, "finite": finite, "step": step, "replicated": replicated})
+        table = msgspec.json.encode({"rank": rank, "world": world, "finite": finite, "step": step, "replicated": replicated, "epoch": epoch})
         segment.stamp(slot, step, sequence, table, words.reshape(-1, ROW // 8).sum(axis=1).tobytes(), payload)
     return segment
 
@@ -68,7 +70,7 @@ class Node:
         self.folder = folder
         self.settled: list[tuple[Place, int, bool, str]] = []
         self.due: list[CopyName] = []
-        self.server = CopyServer("127.0.0.1", KEY, self.files, lambda *_: (self.due, 4), lambda _node, *words: self.settled.append(words), lambda _: None, None)
+        self.server = CopyServer("127.0.0.1", KEY, self.files, lambda *_: (self.due, StoredMark(4, 2)), lambda _node, *words: self.settled.append(words), lambda _: None, None)
 
     def files(self) -> CopyFiles:
         return CopyFiles(self.folder, "ee-", 1)
@@ -81,8 +83,8 @@ class Node:
         with closing(self.files()) as files:
             return sorted(files.names(0, 2), key=lambda name: -name.step)
 
-    def keeper(self, tell: list[BackupFailure], limit: int = 1 << 30) -> BackupKeeper:
-        return BackupKeeper(self.files(), "r/n1", lambda _: None, tell.append, lambda step: step, None, limit, threading.Event())
+    def keeper(self, tell: list[BackupFailure], limit: int = 1 << 30, steps: int = SLOTS) -> BackupKeeper:
+        return BackupKeeper(self.files(), "r/n1", lambda _: None, tell.append, lambda step, _: step, None, BackupLimits(limit, steps), threading.Event())
 
 
 @pytest.fixture
@@ -192,6 +194,28 @@ def test_steps_after_the_one_to_start_from_are_not_brought(nodes: tuple[Node, No
     assert not _bring(msgspec.structs.replace(wanted, rank=1), {"n1": neighbour.server.source}, None, []), "another rank's"
 
 
+def test_where_all_ranks_hold_the_same_the_newest_that_any_node_holds_itself_is_brought(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        nodes = {name: Node(tmp_path / name) for name in ("n0", "n1", "n2", "n3")}
+        for node in nodes.values():
+            stack.callback(node.server.close)
+        for name, step in (("n1", 7), ("n2", 9), ("n3", 5)):
+            written(nodes[name].own, {0: step}, rank=int(name[1]), world=1, replicated=True).close()
+        written(nodes["n3"].files().backup_path(0, 1), {0: 11}, rank=0, world=1, replicated=True).close()
+        sources = {name: node.server.source for name, node in nodes.items()} | {"n4": Source("127.0.0.1", 1, KEY)}
+        ours = tmp_path / "ours" / "ee-n0-0.memory"
+        ours.parent.mkdir()
+        wanted, reasons = Wanted(rank=0, world=1, path=ours, worker="r/n0/0", replicated=True, newer_from=6), list[str]()
+        assert _bring(wanted, sources, None, reasons) == "n2"
+        with closing(SegmentFile(fetched_beside(ours))) as fetched:
+            assert [fetched.stamp(0).step, fetched.stamp(1)] == [9, None]
+        assert [why.partition(":")[0] for why in reasons] == ["n4"], "a node that does not answer"
+        fetched_beside(ours).unlink()
+        assert _bring(msgspec.structs.replace(wanted, newer_from=10), sources, None, []) == "", "nothing is newer than what is here"
+        nodes["n2"].server.close()
+        assert _bring(wanted, sources, None, []) == "n1"
+
+
 def test_the_two_newest_steps_are_kept_and_those_of_an_abandoned_training_go(nodes: tuple[Node, Node]) -> None:
     ours, neighbour = nodes
     with closing(neighbour.keeper([])) as keeper:
@@ -280,6 +304,11 @@ def test_memory_of_a_segment_that_is_removed_is_given_back(nodes: tuple[Node, No
         assert not mapped(ours.own)
 
 
+def test_little_of_a_copy_waits_in_the_kernel_to_be_sent(nodes: tuple[Node, Node]) -> None:
+    with CopyClient(nodes[0].server.source, None).connected() as connection:
+        assert connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == copy_wire.UNSENT
+
+
 def test_an_end_that_sends_or_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_wire, "TIMEOUT_S", 0.02)
     ours, theirs = socket.socketpair()
@@ -337,6 +366,74 @@ def test_what_does_not_fit_under_the_limit_is_told_once_with_path_and_bytes(node
     assert (failure.step, failure.failure.errno, failure.failure.path) == (5, "ENOMEM", str(neighbour.files().backup_path(0, 2)))
     assert failure.needed_bytes > 2 * PAYLOAD
     assert failure.failure.free_bytes > 0
+    assert "1000 bytes at the most (checkpoints.backup_share), and 2 steps of this worker need" in failure.failure.reason
+
+
+def steps_of(path: Path) -> tuple[int, list[int]]:
+    """How many slots it has, and what is in them."""
+    with closing(SegmentFile(path)) as segment:
+        return segment.slots, sorted(stamp.step for slot in range(segment.slots) if (stamp := segment.stamp(slot)) is not None)
+
+
+def keep_all(keeper: BackupKeeper, ours: Node, *steps: int, stored: int = -1) -> None:
+    client = CopyClient(ours.server.source, None)
+    for step in steps:
+        ours.own.unlink(missing_ok=True)
+        written(ours.own, {0: step}).close()
+        [name] = ours.names()
+        with client.connected() as connection:
+            assert keeper._keep(client, connection, name, frozenset(), stored)
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_so_many_steps_are_kept_as_are_configured(nodes: tuple[Node, Node], steps: int) -> None:
+    ours, neighbour = nodes
+    with closing(neighbour.keeper([], steps=steps)) as keeper:
+        keep_all(keeper, ours, *range(1, 8))
+    assert steps_of(neighbour.files().backup_path(0, 2)) == (steps, list(range(8 - steps, 8)))
+    assert payload_of(neighbour.files().backup_path(0, 2), 8 - steps)
+
+
+def test_where_there_is_no_room_for_so_many_steps_two_are_kept_and_it_is_said(nodes: tuple[Node, Node], caplog: pytest.LogCaptureFixture) -> None:
+    ours, neighbour = nodes
+    told: list[BackupFailure] = []
+    with caplog.at_level("WARNING"), closing(neighbour.keeper(told, limit=3 * slot_bytes(200, PAYLOAD), steps=8)) as keeper:
+        keep_all(keeper, ours, *range(1, 5), stored=4)
+    assert steps_of(neighbour.files().backup_path(0, 2)) == (2, [3, 4])
+    assert not told
+    [record] = [record.getMessage() for record in caplog.records]
+    assert "keeps 2 steps, not 8 (checkpoints.backup_steps)" in record
+    assert "checkpoints.backup_share" in record
+    assert "raise it, or lower checkpoints.backup_steps" in record
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
+def test_a_launcher_that_is_to_keep_another_number_of_steps_drops_none_that_storage_lacks(nodes: tuple[Node, Node], before: int, after: int) -> None:
+    ours, neighbour = nodes
+    path = neighbour.files().backup_path(0, 2)
+    with closing(neighbour.keeper([], steps=before)) as keeper:
+        keep_all(keeper, ours, 1, 2, 3)
+    with closing(neighbour.keeper([], steps=after)) as keeper:
+        keep_all(keeper, ours, 4, stored=2)
+        assert steps_of(path) == (before, list(range(5 - min(before, 4), 5))), "step 3 is not in storage"
+        keep_all(keeper, ours, 5, stored=4)
+        assert steps_of(path) == (after, [5])
+
+
+def test_copies_of_a_node_that_is_another_ones_now_go_when_newer_ones_are_here_and_storage_has_them(nodes: tuple[Node, Node]) -> None:
+    ours, neighbour = nodes
+    old = neighbour.files().backup_path(1, 3)
+    written(old, {0: 1}, rank=1, world=3).close()
+    with closing(neighbour.keeper([])) as keeper:
+        keep_all(keeper, ours, 2)
+        keeper._clear(frozenset(), 1)
+        assert old.exists(), "one newer step is here, and two are kept"
+        written(neighbour.files().backup_path(1, 2), {0: 3}, rank=1).close()
+        keeper._clear(frozenset(), 0)
+        assert old.exists(), "storage does not have its step"
+        keeper._clear(frozenset(), 1)
+    assert not old.exists()
+    assert steps_of(neighbour.files().backup_path(0, 2)) == (2, [2])
 
 
 def test_a_copy_that_is_not_finite_has_no_name(nodes: tuple[Node, Node]) -> None:
@@ -374,3 +471,22 @@ def test_a_changed_sum_is_seen_by_the_client(nodes: tuple[Node, Node]) -> None:
         with pytest.raises(CopyChanged):
             client.fetch(name, description._replace(sums=bytes(len(description.sums))), target, 0, 1)
         assert whole(target, 0) is None
+
+
+@pytest.mark.parametrize(("answer", "known"), [({"copies": [], "stored": 7, "stored_epoch": 3}, (7, 3)), ({"copies": [], "stored": 7}, (7, 0)), ({"copies": []}, (-1, 0))])
+def test_an_older_launcher_that_says_no_epoch_of_what_is_stored_is_understood(nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], known: tuple[int, int]) -> None:
+    ours, neighbour = nodes
+    heard: list[tuple[int, int]] = []
+    stop = threading.Event()
+
+    def stored(step: int, epoch: int) -> int:
+        heard.append((step, epoch))
+        stop.set()
+        return step
+
+    monkeypatch.setattr(CopyConnection, "ask", lambda *_: answer)
+    source = ours.server.source
+    keeper = BackupKeeper(neighbour.files(), "r/n1", lambda _: source, lambda _: None, stored, None, BackupLimits(1 << 30), stop)
+    with closing(keeper):
+        keeper._follow(source)
+    assert heard == [known]

@@ -16,6 +16,7 @@ from remediation.checkpoint import copy_wire
 from remediation.checkpoint.copy_client import CopyClient
 from remediation.checkpoint.copy_files import CopyFiles
 from remediation.checkpoint.copy_server import CopyServer
+from remediation.checkpoint.copy_states import StoredMark
 
 from .test_copies_over_tcp import KEY, PAYLOAD, payload_of, written
 
@@ -29,7 +30,7 @@ def issuer(tmp_path: Path) -> CredentialIssuer:
 def server(tmp_path: Path, issuer: CredentialIssuer) -> Iterator[CopyServer]:
     written(tmp_path / "ee-0.memory", {0: 5}).close()
     ours = issuer.credentials("n0", CertificateKind.NODE)
-    served = CopyServer("127.0.0.1", KEY, lambda: CopyFiles(tmp_path, "ee-", 1), lambda *_: ((), -1), lambda *_: None, lambda _: None, ours)
+    served = CopyServer("127.0.0.1", KEY, lambda: CopyFiles(tmp_path, "ee-", 1), lambda *_: ((), StoredMark()), lambda *_: None, lambda _: None, ours)
     yield served
     served.close()
 

@@ -1,18 +1,25 @@
 """States of copies: values in, values out."""
 
+import pytest
+
 from remediation.checkpoint.copy_states import (
     CopyState,
     Held,
     Place,
     Seen,
+    Stored,
+    StoredMark,
     due,
     evictable,
     neighbour_changed,
     newest_safe_step,
+    newest_stored,
     newest_whole,
     observe,
+    outdated,
     settled,
     stored,
+    with_stored,
 )
 
 A, B = Place("0.memory", 0), Place("0.memory", 1)
@@ -82,3 +89,38 @@ def test_nothing_is_evicted_that_is_not_safe_elsewhere() -> None:
     assert evictable(held, frozenset({"c"}), 9, 20, 30) == ("a", "b")
     assert evictable(held, frozenset({"c"}), 5, 20, 30) is None, "storage does not have step 9 of b"
     assert evictable(held, frozenset({"c"}), 9, 30, 30) is None, "c is being filled"
+
+
+def test_what_nobody_fills_any_more_goes_once_newer_steps_are_here_and_storage_has_its_own() -> None:
+    held = [Held("old", 10, 5), Held("a", 10, 9), Held("b", 10, 8)]
+    assert outdated(held, frozenset({"a"}), 5, 2) == ("old",)
+    assert outdated(held, frozenset({"a"}), 4, 2) == (), "storage does not have step 5"
+    assert outdated(held, frozenset({"a"}), 9, 3) == (), "it is one of the three newest steps that are here"
+    assert outdated(held, frozenset({"old"}), 9, 2) == (), "it is being filled"
+    assert outdated([Held("old", 10, 5)], frozenset(), 9, 2) == (), "nothing newer is here"
+    assert outdated([Held("old", 10, 5), Held("a", 10, 9), Held("b", 10, 9)], frozenset({"a"}), 9, 2) == (), "two workers with the same step"
+
+
+def test_what_was_stored_before_a_roll_back_counts_behind_it_only_up_to_the_step_from_which_the_job_went_on() -> None:
+    known: Stored = ()
+    for step in (300, 400, 500):
+        known = with_stored(known, StoredMark(step, 1), (), 2)
+    assert newest_stored(known, ()) == StoredMark(500, 1)
+    assert newest_stored(known, ((2, 450),)) == StoredMark(400, 1)
+    assert newest_stored(known, ((2, 90),)) == StoredMark(), "nothing of before that is known to be there still"
+    assert newest_stored(known, ((1, 90),)) == StoredMark(500, 1), "twin: it was made in the epoch that went on from there"
+
+
+@pytest.mark.parametrize("late", [StoredMark(500, 1), StoredMark(500, 0)])
+def test_whoever_tells_late_of_what_was_abandoned_changes_nothing(late: StoredMark) -> None:
+    """A neighbour that has not heard of the roll-back yet, and a launcher of before, which says no epoch."""
+    rolled_back = ((2, 90),)
+    known = with_stored((), StoredMark(100, 2), rolled_back, 2)
+    assert newest_stored(with_stored(known, late, rolled_back, 2), rolled_back) == StoredMark(100, 2)
+    assert newest_stored(with_stored(known, late, (), 2), ()) == late, "twin: without a roll-back an old launcher's word counts"
+
+
+def test_a_launcher_that_says_no_epoch_takes_none_away() -> None:
+    known = with_stored((StoredMark(100, 2),), StoredMark(100, 0), (), 2)
+    assert known == (StoredMark(100, 2),)
+    assert with_stored(known, StoredMark(-1, 0), (), 2) == known

@@ -122,3 +122,27 @@ def test_what_the_neighbour_of_before_had_does_not_count(told: Told, where: Wher
     found = told.saved(4, 4).look(PERIOD_S)
     assert found is not None
     assert found["backup_step"] == "-1", "it is sent again"
+
+
+def test_behind_a_roll_back_storage_is_told_at_once_to_have_no_more_than_it_has(told: Told) -> None:
+    told.stored_step = 500
+    assert (told.saved(500, 500).look() or {})["storage_step"] == "500"
+    told.stored_step = 90
+    back = told.saved(91, 91).look(1.0)
+    assert back is not None
+    assert (back["storage_step"], back["storage_time"]) == ("90", "0.000"), "when it was taken is not known here"
+    told.report.storage_refused("disk full")
+    told.stored_step = 100
+    later = told.saved(100, 100).look(PERIOD_S)
+    assert later is not None
+    assert (later["storage_step"], later["storage_failure"], later["storage_time"]) == ("100", "", "1011.000")
+
+
+def test_a_refusal_of_before_a_roll_back_is_over_with_the_first_step_that_is_stored_behind_it(told: Told) -> None:
+    told.stored_step = 500
+    told.saved(500, 500).look()
+    told.report.storage_refused("disk full")
+    told.stored_step = 90
+    assert (told.look(1.0) or {})["storage_failure"] == "disk full"
+    told.stored_step = 100
+    assert (told.look(1.0) or {})["storage_failure"] == ""

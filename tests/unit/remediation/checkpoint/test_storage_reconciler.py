@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from eagle_eye.training import atomic_file, checkpoint
 from eagle_eye.training.checkpoint import checkpoint_directory, storage_restore
+from eagle_eye.training.checkpoint.checkpoint_retention import NEWEST_KEPT, CheckpointRetention
 from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 from eagle_eye.training.checkpoint.memory_segment import MemorySegment
 from eagle_eye.training.object_path import ObjectPath
@@ -51,10 +52,10 @@ class Node:
         self.taken: list[tuple[int, str]] = []
         self.reconciler = self.launcher()
 
-    def launcher(self) -> StorageReconciler:
+    def launcher(self, keep: CheckpointRetention = NEWEST_KEPT) -> StorageReconciler:
         return StorageReconciler(
             self.home, self.files, self.stored.append, self.refused.append, lambda wanted, _, why: self.taken.append((wanted.step, why)),
-            threading.Event(), lambda: self.now,
+            threading.Event(), lambda: self.now, keep,
         )  # fmt: skip
 
     def files(self) -> CopyFiles:
@@ -428,3 +429,13 @@ def test_parts_of_other_ranks_that_never_come_are_told_and_go_once_a_newer_step_
     ours.reconcile()
     assert ours.steps == [6]
     assert not [path for path in ours.home.iterdir() if path.name.startswith("step-000000000005")]
+
+
+def test_so_many_stay_in_storage_as_are_configured(node: Callable[..., Node]) -> None:
+    ours = node()
+    for keep, stored, staying in ((NEWEST_KEPT, (10, 20, 30, 40), [30, 40]), (CheckpointRetention(newest=3), (50, 60), [40, 50, 60]), (CheckpointRetention(newest=1, each_steps=100), (70, 120), [40, 120])):
+        ours.reconciler = ours.launcher(keep)
+        for step in stored:
+            ours.store(step)
+        assert ours.steps == staying
+        assert len(list(ours.home.glob("*.safetensors"))) == len(staying), "and no shard of the others is left"

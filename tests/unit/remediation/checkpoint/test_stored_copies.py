@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import checkpoint
+from eagle_eye.training.checkpoint import slot_table
 from eagle_eye.types import Layout, RankPlacement
 from remediation.checkpoint import checkpoint_cache
-from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
+from remediation.checkpoint.cache_settings import CacheSettings
+from remediation.checkpoint.checkpoint_cache import CheckpointCache
 from remediation.checkpoint.copy_files import CopyFiles, CopyName
 from remediation.checkpoint.copy_states import CopyState, Place, Seen
 from remediation.checkpoint.storage_interval import StorageInterval
@@ -26,6 +28,7 @@ NODE = "n0"
 def layout(epoch: int = 1, ranks: int = 2, resume_step: int = -1, reason: str = "start") -> Layout:
     return Layout(
         job="t/j/r", epoch=epoch, time=1.0, coordinator=NODE, launchers={NODE: "127.0.0.1:1"}, resume_step=resume_step, reason=reason,
+        rolled_back=((epoch, resume_step),) if resume_step >= 0 else (),
         placements=tuple(RankPlacement(worker=f"r/{NODE}/{rank}", node=NODE, rank=rank, local_rank=rank) for rank in range(ranks)),
     )  # fmt: skip
 
@@ -41,7 +44,7 @@ class Launcher:
         files = CopyFiles(folder, "none-", 2)
         self.stored = StoredCopies(
             folder / "memory", NODE, "r", self.interval, lambda: files, lambda event, _, attributes: self.told.append((event, dict(attributes))),
-            lambda _: None, lambda _, __: None, threading.Event(),
+            lambda *_: None, lambda _, __: None, threading.Event(),
         )  # fmt: skip
 
     def name(self, seen: Seen) -> CopyName:
@@ -114,6 +117,17 @@ def test_what_lies_there_of_an_earlier_epoch_is_not_stored_and_a_roll_back_is_to
     assert launcher.interval._failures == 1
 
 
+@pytest.mark.parametrize("resume_step", [4, -1])
+def test_at_the_end_a_training_that_went_back_stores_its_newest_step_though_it_is_lower_than_what_was_stored_before(tmp_path: Path, resume_step: int) -> None:
+    launcher = Launcher(tmp_path)
+    for epoch in (1, 2):
+        launcher.look(0, 0, at=layout(epoch, resume_step=resume_step if epoch == 2 else -1))
+        launcher.stored._safe_step = 8 if epoch == 1 else launcher.stored._safe_step
+    seen = {Place(f"{rank}.memory", 1): Seen(Place(f"{rank}.memory", 1), 6, 7) for rank in range(2)}
+    launcher.stored.store_newest(seen.values(), lambda place: launcher.name(seen[place]), layout(2), 0.0)
+    assert (launcher.wanted.step if launcher.wanted else None) == (6 if resume_step == 4 else None)
+
+
 @pytest.mark.parametrize(("newest", "stored"), [((8, 8), 8), ((9, 8), 8), ((9, 7), None), ((4, 4), None)])
 def test_at_the_end_the_newest_step_that_all_workers_have_goes_to_storage_unless_it_is_there(tmp_path: Path, newest: tuple[int, int], stored: int | None) -> None:
     """Each worker has the step before its newest, too; that of step 5 is stored."""
@@ -166,3 +180,59 @@ def test_a_single_node_brings_its_copies_to_storage_and_says_so_with_the_interva
     safe = next(attributes for event, _, attributes in told if event == "checkpoint.safe")
     assert (int(safe["memory_step"]) >= 1, safe["storage_step"], "backup_step" in safe) == (True, "-1", False), "the only node has no other one"
     assert [entry.missing for entry in checkpoint.entries(ours.home)] == ["", ""]
+
+
+def test_a_copy_that_cannot_be_read_is_told_where_it_was_to_be_stored_and_once(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path)
+    for step in range(8):
+        launcher.look(step, step)
+    launcher.stored.cannot_read(7, "r/n0/1", "broken")
+    assert not launcher.told, "it was not to be stored"
+    launcher.look(8, 7)
+    for _ in range(2):
+        launcher.stored.cannot_read(8, "r/n0/1", "the copy in slot 0 is broken")
+    [(event, attributes)] = launcher.told
+    assert (event, attributes["step"], attributes["worker"], attributes["reason"]) == ("checkpoint.failed", "8", "r/n0/1", "the copy in slot 0 is broken")
+
+
+@pytest.mark.parametrize("harm", ["none", "table", "mode"])
+def test_a_single_node_whose_copy_no_launcher_can_read_says_so(node: Any, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:  # noqa: F811
+    monkeypatch.setattr(checkpoint_cache, "IDLE_S", 0.01)
+    ours: Node = node()
+    settings = CacheSettings(node=NODE, run="r", host="127.0.0.1", folder=ours.folder, prefix="n0-", workers=1, storage=ours.home, storage_interval_s=0.001)
+    told: list[tuple[str, dict[str, str]]] = []
+
+    def outcome() -> list[tuple[str, dict[str, str]]]:
+        return [each for each in told if each[0] != "checkpoint.safe"]
+
+    async def nobody(_: str) -> dict[str, Any]:
+        return {}
+
+    async def until_told() -> None:
+        cache = CheckpointCache(settings, lambda: layout(ranks=1), nobody, lambda *_: None, None, lambda event, _, attributes: told.append((event, dict(attributes))))  # type: ignore[arg-type]
+        cache.start()
+        try:
+            async with asyncio.timeout(60):
+                await until(lambda: cache._storage is not None and cache._storage._epoch)
+                for step in (1, 2, 3):
+                    if step == 3 and harm == "table":
+                        monkeypatch.setattr(slot_table, "encode", lambda _: b"{}")
+                    ours.save(step)
+                    if step == 3 and harm == "mode":
+                        ours.path.chmod(0o644)
+                    else:
+                        await until(lambda step=step: any(copy.step == step for copy in cache._copies.values()))
+                await until(outcome)
+                await until(lambda: harm == "none" or any(attributes.get("memory_failure") for event, attributes in told if event == "checkpoint.safe"))
+        finally:
+            await cache.close()
+
+    asyncio.run(until_told())
+    [(event, attributes), *more] = outcome()
+    if harm == "none":
+        assert event == "checkpoint.saved", "twin"
+        return
+    assert (event, attributes["worker"], more) == ("checkpoint.failed", "r/n0/0", [])
+    reason = {"table": "is broken: ", "mode": "others may use it (mode 0644), so nothing in it is believed: chmod 600 it"}[harm]
+    assert reason in attributes["reason"]
+    assert any(reason in each.get("memory_failure", "") for event, each in told if event == "checkpoint.safe")

@@ -1,6 +1,8 @@
 """What a state may be: refused at the door with a remedy, or saved so that every reader takes it."""
 
+import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from eagle_eye.training.checkpoint import (
     checkpoint_writer,
     conversion,
 )
+from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 
 from .test_distributed_tensor import mesh  # type: ignore[import-not-found]  # tests are no package
 
@@ -155,7 +158,7 @@ def test_a_part_of_a_tensor_is_no_state_of_one_rank(tmp_path: Path) -> None:
         LocalTensors(())
 
 
-@pytest.mark.parametrize("options", [{"layout": {"dp": -1}}, {"layout": {"dp": True}}, {"layout": {1: 2, "1": 2}}, {"data_position": float("nan")}, {"data_position": {1: 2, "1": 2}}])
+@pytest.mark.parametrize("options", [{"layout": {"dp": -1}}, {"layout": {"dp": True}}, {"layout": {1: 2, "1": 2}}, {"data_position": {1: 2, "1": 2}}])
 def test_what_no_reader_takes_raises_before_anything_is_written(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each says what it is
         checkpoint.save_shard({"x": 1}, 2, tmp_path, rank=0, world_size=1, **options)
@@ -166,14 +169,69 @@ def test_a_state_that_is_nested_too_deep_raises(tmp_path: Path) -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(ValueError, match="nested too deep"):
+    with pytest.raises(TypeError, match=r"nested more than 100 levels deep, at 'data_position\.0\.0"):
         checkpoint.save({"x": 1}, 2, tmp_path, data_position=deep)
+    with pytest.raises(TypeError, match=r"nested more than 100 levels deep, at 'state\.x\.0\.0"):
+        checkpoint.save({"x": deep}, 2, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("levels", [400, 3000])
+def test_what_no_reader_could_take_is_named_in_memory_as_on_disk_and_the_deepest_that_can_be_comes_back(tmp_path: Path, levels: int) -> None:
+    def nested(count: int) -> Any:
+        inner: Any = {"end": 1.5}
+        for _ in range(count):
+            inner = {1: inner}
+        return inner
+
+    memory = MemoryCheckpoints([], tmp_path / "0.memory")
+    ring: dict[str, Any] = {"a": [1]}
+    ring["a"].append(ring)
+    for save in (memory.save, lambda state, step, **kept: checkpoint.save(state, step, tmp_path / "disk", **kept)):
+        with pytest.raises(TypeError, match=r"more than 100 levels deep, at 'state\.d\.1\.1"):
+            save({"d": nested(levels)}, 1)
+        with pytest.raises(TypeError, match=r"the dict at 'state\.r': it holds itself, at 'state\.r\.a\.1'"):
+            save({"r": ring}, 1)
+        with pytest.raises(TypeError, match=r"the dict at 'data_position': it holds itself, at 'data_position\.a\.1'"):
+            save({"r": 1}, 1, data_position=ring)
+        with pytest.raises(TypeError, match=r"a data position cannot hold set at 'data_position\.seen'"):
+            save({"r": 1}, 1, data_position={"seen": {1}})
+        with pytest.raises(TypeError, match=r"the whole number at 'state\.n', of 16610 bits"):
+            save({"n": 10**5000}, 1)
+    assert not (tmp_path / "disk").exists()
+    state = {"d": nested(98)}
+    checkpoint.save(state, 1, tmp_path / "disk", data_position=nested(98))
+    found = checkpoint.load(tmp_path / "disk")
+    assert found is not None
+    assert found[0] == state, "twin"
+    assert memory.prepare(state)
+    assert memory.save(state, 1)
+    memory.finish()
+    assert memory.safe_step == 1
+    memory.close()
+
+
+ODD = {"best_loss": float("inf"), "worst": [float("-inf"), {"x": float("nan")}], "file": os.fsdecode(b"caf\xe9.txt"), "$float": "nan", "$items": {"$x": 1.5}, "plain": {"$": None}}
+
+
+def test_what_json_has_no_word_for_comes_back(tmp_path: Path) -> None:
+    state = {"best_loss": float("inf"), "by_scale": {float("inf"): 1, 2: {float("-inf"): "a"}}, "file": ODD["file"], "x": torch.ones(2)}
+    path = checkpoint.save(state, 2, tmp_path, data_position=ODD)
+    assert path is not None
+    json.loads(Path(path).read_text(), parse_constant=pytest.fail)  # strict JSON
+    [entry] = checkpoint.entries(tmp_path)
+    assert str(entry.manifest.data_position) == str(ODD)
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert str(found[0]) == str(state)
+    restored = checkpoint.restore({"x": torch.zeros(2), "by_scale": {float("inf"): 0, 2: {float("-inf"): ""}}}, tmp_path)
+    assert restored is not None
+    assert restored.state["by_scale"] == state["by_scale"]
 
 
 NOT_DENSE = {
     "coo": lambda: torch.eye(3).to_sparse(), "csr": lambda: torch.eye(3).to_sparse_csr(), "meta": lambda: torch.ones(3, device="meta"),
-    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "nested": lambda: torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]),
 }  # fmt: skip
 
 
@@ -182,7 +240,7 @@ NOT_DENSE = {
 def test_what_has_no_elements_in_order_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     tensor = NOT_DENSE[kind]()
     for save in (checkpoint.save, checkpoint.save_shard):
-        with pytest.raises(TypeError, match=r"a checkpoint cannot hold the tensor 'state\.a\.b': it (is sparse or quantized: convert|has no data)"):
+        with pytest.raises(TypeError, match=r"a checkpoint cannot hold the tensor 'state\.a\.b': it (is sparse, nested or quantized: convert|has no data)"):
             save({"a": {"b": tensor}}, 2, tmp_path)
     assert not list(tmp_path.iterdir())
     checkpoint.save({"a": {"b": torch.ones(3)}}, 2, tmp_path)

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import resource
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -197,3 +199,49 @@ def test_what_is_no_part_of_the_state_is_said_to_be_left_out(tmp_path: Path) -> 
     for kind in ("torch", "dcp"):
         said = " ".join(convert(ours, tmp_path / kind, "--to", kind).output.split())  # lines are broken where the path is long
         assert "not in it: its data position and what each rank alone had (per_rank)" in said
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    torch.save({"x": torch.ones(1000)}, tmp_path / "model.pt")
+    data = (tmp_path / "model.pt").read_bytes()
+    for size in (4, 40, 2000, len(data) - 1):
+        (tmp_path / "cut.pt").write_bytes(data[:size])
+        refused = convert(tmp_path / "cut.pt", tmp_path / "ours", "--step", 1)
+        assert (refused.exit_code, "cut.pt is no" in refused.output.replace("\n", "")) == (1, True), refused.output
+
+
+def test_a_state_without_an_end_is_one_line(tmp_path: Path) -> None:
+    ring: dict[str, Any] = {}
+    ring["self"] = ring
+    deep: dict[str, Any] = {}
+    for _ in range(200):
+        deep = {"a": deep}
+    for name, state, told in (("ring", ring, "it holds itself"), ("deep", deep, "more than 100 levels deep")):
+        torch.save(state, tmp_path / f"{name}.pt")
+        refused = convert(tmp_path / f"{name}.pt", tmp_path / "ours", "--step", 1)
+        assert (refused.exit_code, told in " ".join(refused.output.split())) == (1, True), refused.output
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("kind", ["torch", "dcp", "ours"])
+def test_a_full_disk_is_told_with_its_room_and_nothing_blocks_the_next_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A process may write no longer files than a few kB: the system refuses the rest, as a disk that is full does."""
+    ours, source, target = tmp_path / "ours", tmp_path / "model.pt", tmp_path / "made"
+    state = {"x": torch.arange(100_000.0)}
+    checkpoint.save(state, 1, ours)
+    torch.save(state, source)
+    words = (source, target, "--step", 1) if kind == "ours" else (ours, target, "--to", kind)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        refused = convert(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    said = " ".join(refused.output.split())
+    assert refused.exit_code == 1
+    for part in ("nothing was converted", "made", "File too large (EFBIG); ", " are free, ", "400 kB are needed; make room, or give another place"):
+        assert part in said, said
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != ours and path != source]
+    assert convert(*words).exit_code == 0, "twin"

@@ -135,7 +135,9 @@ def test_one_that_is_cut_off_or_changed_anywhere_is_refused() -> None:
 
 def test_what_json_cannot_hold_is_refused_when_it_is_written() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        manifests.encode(replace(WHOLE, data_position={"loss": float("nan")}))
+        manifests.encode(replace(WHOLE, rest={"loss": float("nan")}))
+    kept = manifests.decode(manifests.encode(replace(WHOLE, data_position={"loss": float("inf")})), PATH)
+    assert kept.data_position == {"loss": float("inf")}, "a data position is what the script gives"
 
 
 def test_no_more_of_a_file_is_read_than_a_manifest_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,11 +158,24 @@ def test_a_few_bytes_that_claim_endless_chunks_are_refused_before_those_are_coun
 
 
 def test_version_1_says_as_well_how_its_state_is_nested_and_names_a_file() -> None:
-    plain = {"version": 1, "step": 10, "data": "a.safetensors", "bytes": 1, "crc32": 0, "finite": True, "epoch": 1, "rest": {"w": {"$tensor": "state.w"}}}
+    plain = {"version": 1, "step": 12, "data": "a.safetensors", "bytes": 1, "crc32": 0, "finite": True, "epoch": 1, "rest": {"w": {"$tensor": "state.w"}}}
     assert manifests.decode(json.dumps(plain).encode(), PATH).rest == plain["rest"], "twin"
-    for wrong in ({"rest": {"$items": 7}}, {"data": "a\x1b[2J.safetensors"}):
+    for wrong in (
+        {"rest": {"$items": 7}}, {"data": "a\x1b[2J.safetensors"}, {"saved": float("nan")}, {"step": -12}, {"step": 12.0}, {"bytes": -1}, {"crc32": -1}, {"epoch": -1}, {"finite": "no"},
+    ):  # fmt: skip
         with pytest.raises(UnusableCheckpoint, match="no whole manifest"):
             manifests.decode(json.dumps(plain | wrong).encode(), PATH)
+
+
+def test_a_step_is_that_of_the_files_name_and_one_that_a_name_can_have() -> None:
+    data = manifests.encode(WHOLE)
+    for name in ("step-000000000012.json", "step-000000000012.json.discarded", "other.json"):
+        assert manifests.decode(data, Path(name)).step == 12
+    for name in ("step-000000000013.json", "step-000000000013.json.discarded", "step-000000000011.run.0-of-2.part"):
+        with pytest.raises(UnusableCheckpoint, match=f"{name} is no whole manifest.*it is of step 12, and its name says 1[13]"):
+            manifests.decode(data, Path(name))
+    with pytest.raises(ValueError, match="its step is 1000000000000, and no step is 1000000000000 or more"):
+        manifests.encode(replace(WHOLE, step=10**12))
 
 
 def test_what_a_path_surely_does_not_name_is_known(tmp_path: Path) -> None:

@@ -135,6 +135,18 @@ def test_the_slot_that_is_older_is_written_and_a_torn_one_is_not_seen(trainer: T
     other.memory.close()
 
 
+def test_a_slot_that_was_never_filled_is_nothing_that_was_passed_over(trainer: Trainer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, str, str]] = []
+    monkeypatch.setattr("eagle_eye.training.checkpoint.fetched_copies.FetchedCopies.tell", lambda _, step, tier, why: told.append((step, tier, why)))
+    trainer.saved(1)
+    trainer.memory.close()
+    other = successor(path)
+    found = other.memory.load(other.state())
+    assert found is not None
+    assert (found.step, found.skipped, told) == (1, (), [])
+    other.memory.close()
+
+
 @pytest.mark.parametrize("flipped", [(2,), (1, 2)])
 def test_a_flipped_bit_is_found_and_the_other_slot_is_loaded(trainer: Trainer, path: Path, flipped: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
     values = trainer.saved(1)
@@ -258,7 +270,7 @@ def test_all_ranks_load_the_newest_step_that_each_holds_whole(
     def all_gather(gathered: list[torch.Tensor], ours: torch.Tensor) -> None:
         gathered[0].copy_(ours)
         words = theirs.pop(0)
-        gathered[1].fill_(-1)[: len(words)] = torch.tensor(words)
+        gathered[1].fill_(-1)[: len(words)] = torch.tensor([[step, 0] for step in words] if ours.dim() == 2 else words)
 
     for name, value in {"is_initialized": lambda: True, "get_world_size": lambda: 2, "get_backend": lambda: "gloo", "all_gather": all_gather}.items():
         monkeypatch.setattr(torch.distributed, name, value)
@@ -440,7 +452,7 @@ def test_no_tensor_takes_the_place_of_another_whose_keys_give_the_same_name(path
 
 def test_the_table_has_room(trainer: Trainer) -> None:
     layout = StateLayout(trainer.state())
-    assert len(layout.table(10**9, finite=True, shard=trainer.memory._shard)) <= layout.table_bytes
+    assert len(layout.table(10**9, finite=True, shard=trainer.memory.shard)) <= layout.table_bytes
 
 
 def test_random_generators_go_on_where_they_were() -> None:
@@ -459,8 +471,7 @@ def test_what_is_older_than_the_trainings_own_checkpoint_changes_nothing(trainer
     before = trainer.values()
     assert trainer.memory.load(trainer.state(), at_least=6) is None
     assert all(map(torch.equal, before, trainer.values()))
-    found = trainer.memory.load(trainer.state(), at_least=5)
-    assert found is not None
+    assert (found := trainer.memory.load(trainer.state(), at_least=5)) is not None
     assert found.step == 5
 
 

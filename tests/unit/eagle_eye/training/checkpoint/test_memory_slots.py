@@ -17,6 +17,7 @@ from eagle_eye.training import messages
 from eagle_eye.training.checkpoint import memory_restore, memory_segment, rank_agreement, state_copy
 from eagle_eye.training.checkpoint.memory_checkpoints import COPIES_VARIABLE
 from eagle_eye.training.checkpoint.memory_segment import SegmentFile, SlotStamp, slot_to_write
+from eagle_eye.training.checkpoint.rank_agreement import CopyKey
 
 from .test_memory_checkpoints import Trainer, flip, same, successor
 
@@ -269,13 +270,14 @@ def test_where_all_but_the_newest_are_held_there_is_no_slot_and_a_training_that_
 
 
 def test_a_rank_that_has_steps_of_its_own_and_from_another_node_tells_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A survivor's own newest two and the two that its neighbour kept: the other rank has lost its node, and has what was fetched alone."""
+    """A survivor's own eight (`memory_steps`) and the two that its neighbour kept: the other rank has lost its node, and has what was fetched alone."""
     for name, value in {"is_initialized": lambda: True, "get_world_size": lambda: 2, "get_backend": lambda: "gloo"}.items():
         monkeypatch.setattr(torch.distributed, name, value)
 
     def all_gather(gathered: list[torch.Tensor], ours: torch.Tensor) -> None:
         gathered[0].copy_(ours)
-        gathered[1].fill_(4)
+        gathered[1].fill_(4)[:, 1] = 0
 
     monkeypatch.setattr(torch.distributed, "all_gather", all_gather)
-    assert rank_agreement.agreed_step([8, 7, 6, 4, 3], memory_restore.STEPS) == 4
+    own = [CopyKey(step, 0) for step in (12, 11, 10, 9, 8, 7, 6, 5, 4, 3)]
+    assert rank_agreement.agreed_copy(own, memory_restore.STEPS) == CopyKey(4, 0)

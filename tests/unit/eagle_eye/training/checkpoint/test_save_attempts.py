@@ -11,6 +11,7 @@ import torch
 from eagle_eye.training import checkpoint
 from eagle_eye.training.checkpoint import LocalTensor, Region, checkpoint_writer, save_attempts
 from eagle_eye.training.checkpoint.checkpoint_writer import PreparedCheckpoint
+from eagle_eye.training.checkpoint.memory_checkpoints import MemoryCheckpoints
 
 STEP = 5
 
@@ -135,6 +136,28 @@ def test_a_rank_that_went_back_takes_back_what_it_had_written_of_newer_steps(tmp
     for rank in (1, 0):
         save(tmp_path, rank, 3.0, step=6)
     assert visible(tmp_path) == [3.0] * 4, "twin: the next step does"
+
+
+def test_a_rank_that_memory_has_taken_back_takes_back_what_it_had_written_behind_that_step(tmp_path: Path) -> None:
+    """Rank 1 has not made the first call."""
+    memory, state = MemoryCheckpoints([], tmp_path / "0.memory"), {"w": torch.ones(3)}
+    assert memory.prepare(state)
+    assert memory.save(state, 4)
+    memory.finish()
+    home = tmp_path / "kept"
+    for rank in (0, 1):
+        save(home, rank, 0.25, step=3)
+        save(home, rank, 0.5, step=4)
+    save(home, 0, 1.0)
+    found = memory.load(state)
+    memory.close()
+    assert found is not None
+    assert found.step == 4
+    save(home, 1, 2.0)
+    assert visible(home) == [0.5] * 4, "a part of each of two attempts is none"
+    for rank in (1, 0):
+        save(home, rank, 3.0, step=6)
+    assert visible(home) == [3.0] * 4
 
 
 def test_twin_a_rank_that_was_late_completes_what_the_other_has_written(tmp_path: Path) -> None:

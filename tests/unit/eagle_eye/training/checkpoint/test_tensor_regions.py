@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+from eagle_eye.training.checkpoint import tensor_regions
 from eagle_eye.training.checkpoint.tensor_regions import Region, gap, joined, whole
 
 
@@ -82,3 +83,38 @@ def test_a_tensor_that_is_cut_along_any_dimension_costs_a_few_comparisons_per_pi
     assert gap(shape, regions) == ""
     assert compared <= 3 * pieces
     assert gap(shape, [*regions, regions[7]]).endswith("are there twice")
+
+
+def grid(*extents: int) -> list[Region]:
+    """A tensor of these extents in pieces of one element."""
+    return [Region(place, (1,) * len(extents)) for place in itertools.product(*map(range, extents))]
+
+
+@pytest.mark.parametrize("extents", [(40, 40), (12, 11, 12)])
+def test_a_grid_of_pieces_costs_no_comparison_of_each_with_each(extents: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [0]
+    overlap = Region.overlap
+
+    def counted(self: Region, other: Region) -> Region | None:
+        asked[0] += 1
+        return overlap(self, other)
+
+    monkeypatch.setattr(Region, "overlap", counted)
+    pieces = grid(*extents)
+    assert gap(extents, pieces) == ""
+    assert asked[0] <= 3 * len(pieces)
+    assert gap(extents, pieces[1:]) == f"{len(pieces) - 1} of {len(pieces)} elements are there"
+    assert "there twice" in gap(extents, [*pieces[1:], pieces[-1]])
+    assert asked[0] <= 9 * len(pieces)
+
+
+def test_regions_are_counted_alike_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_regions, "_COMPARED", 0)
+    drawn = random.Random(3)
+    for _ in range(300):
+        shape = tuple(drawn.randint(1, 4) for _ in range(3))
+        pieces = grid(*shape)
+        assert gap(shape, pieces) == ""
+        if len(pieces) > 1:
+            pieces[0] = drawn.choice(pieces[1:])
+            assert gap(shape, pieces), (shape, pieces)
