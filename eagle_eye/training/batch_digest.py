@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .replica_digest import PRIME, interval
+from .replica_digest import PRIME, interval, is_plain
 
 VALUE = "batch_digest"
 """Value of a step."""
@@ -121,9 +121,9 @@ def _parts(batch: Any) -> list[Any] | None:
 
 
 def _flat(tensor: Any) -> Any | None:
-    """Its bytes in one row, without a copy; None where it is of a kind of its own (DTensor), sparse, complex, or has gaps."""
+    """Its bytes in one row, without a copy; None where it is of a kind of its own (DTensor), is none of plain numbers (`is_plain`), or has gaps."""
     torch = sys.modules["torch"]
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.is_complex():
+    if type(tensor) is not torch.Tensor or not is_plain(tensor):
         return None
     dense = tensor.detach()
     if dense.dim() == 4 and not dense.is_contiguous():  # images whose channels come last

@@ -97,7 +97,7 @@ class GradientChecks:
             try:
                 began = clock()
                 gradient = parameter.grad
-                if gradient is None or gradient.layout is not torch.strided or (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
+                if gradient is None or not _has_values(torch, gradient) or (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
                     return
                 torch.sum(gradient.detach() if gradient.requires_grad else gradient, dim=DIMENSIONS[gradient.dim()], dtype=torch.float32, out=into)
                 self._seen = True
@@ -151,6 +151,11 @@ def _can_be_checked(tensor: Any) -> bool:
         return False
     plain = tensor.dim() < len(DIMENSIONS) and tensor.dtype in (torch.float32, torch.float16, torch.bfloat16)  # sums of float64 may be more than a float32 holds
     return bool(plain and tensor.is_leaf and tensor.requires_grad and tensor.device.type in ("cpu", "cuda"))
+
+
+def _has_values(torch: Any, gradient: Any) -> bool:
+    """It is a plain dense tensor whose storage was not freed by a hook before: who reads that ends the process. In few steps, as all in the hook."""
+    return type(gradient) is torch.Tensor and not gradient.is_nested and gradient.layout is torch.strided and (gradient.untyped_storage().nbytes() > 0 or not gradient.numel())
 
 
 def _tell(step: int, parameter: Any) -> None:

@@ -78,6 +78,7 @@ class OptimizerSteps:
             from torch.utils.data import dataloader
 
             optimizer.register_optimizer_step_pre_hook(self._before_step)
+            self._monitor.watch_updates()  # behind the other: a step begins and its optimizer is known before
             optimizer.register_optimizer_step_post_hook(self._after_step)
             autograd.backward = self._watched_backward(autograd.backward)
             iterator: Any = dataloader._BaseDataLoaderIter
@@ -188,7 +189,7 @@ class OptimizerSteps:
         leader = self._leader()
         if leader is None or (optimizer is not leader and self._used(optimizer) > OTHERS):
             self._leader = weakref.ref(optimizer)
-            self._monitor.replicas(self._parameters)
+            self._monitor.found_replicas(self._parameters)
         if optimizer is self._leader():
             self._others.clear()
 

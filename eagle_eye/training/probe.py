@@ -27,12 +27,12 @@ from . import (
     live_flight_recorder,
     messages,
     probe_socket,
-    replica_digest,
+    replica_checks,
 )
 from .batch_digest import BatchDigests
 from .fault_drills import AcceleratorError
-from .gradient_check import GradientChecks
-from .replica_digest import DigestSchedule
+from .phase_contexts import PeerWait, Phase
+from .replica_checks import ReplicaChecks, Replicated
 from .ring_buffer import (
     BEGAN,
     DONE,
@@ -55,7 +55,7 @@ Item = TypeVar("Item")
 _log = logging.getLogger("eagle_eye.probe")
 _INDEX = {name: index for index, name in enumerate(messages.PHASES)}
 _DATA = _INDEX["data"]
-_OTHER, _COMMUNICATION = _INDEX["other"], _INDEX["communication"]
+_OTHER, _COMMUNICATION, _EVALUATION = _INDEX["other"], _INDEX["communication"], _INDEX["evaluation"]
 _STEP_S = NAMES.index("step_s")
 _FIRST_PHASE = NAMES.index(f"{messages.PHASES[0]}_s")
 _PRIVATE = ("EAGLE_EYE_RING", "EAGLE_EYE_PROBE_SOCKET", "EAGLE_EYE_TOKEN")
@@ -82,8 +82,9 @@ class Monitor:
         self._records = None if ring is None else StepRecords(ring, self._fault, self._recorded, time_gpu=time_gpu)
         self._ask_gpu = time_gpu and ring is not None
         self._runtime: RuntimeValues | None = None
-        self._digests: DigestSchedule | None = None
-        self._gradients: GradientChecks | None = None
+        self._replicas: ReplicaChecks | None = None
+        self._replicas_said = self._watches_updates = False
+        """The script has said which tensors they are; optimizers call `before_update`."""
         self._batches = None if ring is None or os.environ.get(batch_digest.VARIABLE) == "0" else BatchDigests(clock_ns)
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
@@ -169,6 +170,7 @@ class Monitor:
         self._in_step = False
         if self._records is None:
             return
+        due = None
         try:
             now = self._clock()
             spent = self._spent
@@ -182,13 +184,15 @@ class Monitor:
                 self._add_runtime(self._runtime, values, now)
             if self._batches is not None and not self._add_digest(batch_digest.VALUE, self._batches.end, values[_STEP_S]):
                 self._batches = None
-            if self._digests is not None and not self._add_digest(replica_digest.VALUE, self._digests.behind, values[_STEP_S]):
-                self._digests = None
-            if self._gradients is not None and not self._add_digest(gradient_check.VALUE, self._gradients.end, values[_STEP_S]):
-                self._gradients = None
+            if self._replicas is not None:
+                self.log(**self._replicas.behind(self._step, values[_STEP_S]))
             self._records.end(self._step, now, self._marks, values)
+            if self._replicas is not None and self._replicas.replay_due(self._step):
+                due = self._replicas
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
+        if due is not None:
+            self._replay(due)
 
     def stop(self) -> None:
         """The loop is over: no progress is no stall from here on."""
@@ -218,13 +222,13 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
-    def phase(self, name: str) -> "Phase":
+    def phase(self, name: str) -> Phase:
         """`with monitor.phase("forward"):` marks `name`, and at its end the phase that was before."""
-        return Phase(self, name)
+        return Phase(self, name, messages.PHASES[self._phase])
 
-    def wait(self) -> "PeerWait":
+    def wait(self) -> PeerWait:
         """A wait for others within a phase, as a context. It is no mark: workers of a pipeline wait unequally often, and are compared by their marks."""
-        return PeerWait(self)
+        return PeerWait(self._shift, self._phase, _COMMUNICATION)
 
     def log(self, **values: Any) -> None:
         """Numbers of this step: floats, integers, tensors of one element; the last value of a name counts.
@@ -249,24 +253,21 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
 
-    def replicas(self, parameters: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
-        """These tensors are the same on all replicas behind each step, as those of a data-parallel model are: every so many steps a digest of them is compared.
-        Their gradients are looked at before they are exchanged: whose is no number first is known by that.
+    def replicas(self, model: Replicated, *, replay: Callable[[], Any] | None = None) -> None:
+        """These parameters are the same on all replicas behind each step, as those of a data-parallel model are: every so many steps a digest of them, and of their gradients behind
+        the exchange, is compared. Gradients are looked at before they are exchanged, too: whose is no number first is known by that.
 
-        `parameters`: of the model, or a function that gives them. `EAGLE_EYE_REPLICA_DIGESTS=0` and `EAGLE_EYE_GRADIENT_CHECKS=0` in the environment leave them out.
+        `model`: a module, its parameters, or a function that gives them. `replay`: computes the loss of the last batch once more, of a module, and does nothing else; None while there is
+        none: a device that does not compute the same from it twice is told of. `EAGLE_EYE_REPLICA_DIGESTS=0`, `EAGLE_EYE_GRADIENT_CHECKS=0` and `EAGLE_EYE_REPLAYS=0` in the
+        environment leave them out.
         """
-        if self._ring is None:
-            return
-        try:
-            given = parameters if callable(parameters) else functools.partial(iter, list(parameters))
-            if self._gradients is not None:
-                self._gradients.stop()
-            if os.environ.get(gradient_check.VARIABLE) != "0":
-                self._gradients = GradientChecks(given(), self._clock)
-            if os.environ.get(replica_digest.VARIABLE) != "0":
-                self._digests = DigestSchedule(given, self._clock)
-        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
-            self._fault(error)
+        self._replicas_said = True
+        self._compare(model, replay)
+
+    def found_replicas(self, model: Replicated) -> None:
+        """The same, said by whoever watches a script from outside: what the script itself has said stays."""
+        if not self._replicas_said:
+            self._compare(model, None)
 
     def batch(self, batch: Any) -> None:
         """This micro-batch is data of the step: of its tensors a digest is made, so that data which come again, and none else should, are seen. `steps` does it by itself.
@@ -286,6 +287,19 @@ class Monitor:
         if self._ring is not None and self._runtime is None:
             self._runtime = RuntimeValues(self._ring.column, self._clock)
             self._runtime.watch()
+
+    def before_update(self, optimizer: Any) -> None:
+        """An optimizer is about to write: torch calls it, or whoever watches the script."""
+        if self._replicas is not None and self._in_step:
+            values = self._replicas.before_update(self._step, optimizer)
+            if values:
+                self.log(**values)
+
+    def watch_updates(self) -> None:
+        """Be called by each optimizer from now on. Not from within its step: torch goes through the list of its hooks then."""
+        if not self._watches_updates:
+            self._watches_updates = True
+            replica_checks.watch_updates(lambda stepping: self.before_update(stepping))  # noqa: PLW0108 - looked up at each call: a replay puts another in its place
 
     # --- what the rest of eagle_eye.training calls ------------------------------------------------------------------------------------
 
@@ -316,7 +330,7 @@ class Monitor:
 
     def disable(self) -> None:
         """Write nothing from now on: called in a forked child, because the ring is the parent's."""
-        self._ring, self._batches, self._gradients, self._ask_gpu = None, None, None, False
+        self._ring, self._batches, self._replicas, self._ask_gpu = None, None, None, False
         self._parents, self._records = self._records, None  # kept: to destroy an event of a GPU is a call of CUDA, which a forked child must not make
         self._words = memoryview(bytearray(8 * WORDS)).cast("q")
         self._words[STEP] = -1
@@ -367,8 +381,28 @@ class Monitor:
     def _recorded(self, step: int, values: Mapping[int, float]) -> None:
         """A step's record is stored, with what has come from a GPU."""
         place = values.get(self._columns.get(gradient_check.VALUE, -1), 0.0)
-        if place and self._gradients is not None:
-            self._gradients.tell(step, place)
+        if place and self._replicas is not None:
+            self._replicas.tell_gradient(step, place)
+
+    def _compare(self, model: Replicated, replay: Callable[[], Any] | None) -> None:
+        if self._ring is None:
+            return
+        try:
+            if self._replicas is not None:
+                self._replicas.stop()
+            self._replicas = ReplicaChecks(model, replay, self._clock, self._fault)
+            self.watch_updates()
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
+
+    def _replay(self, replicas: ReplicaChecks) -> None:
+        """A pause between two steps, without a mark: workers are compared by these. What the script marks and logs meanwhile is of no step. What it raises is the script's: of its signals' handlers."""
+        self._shift(_EVALUATION)
+        try:
+            with replica_checks.quiet(self, ("mark", "log", "batch", "_shift", "before_update")):
+                replicas.replay(self._step)
+        finally:
+            self._shift(_OTHER)
 
     def _ignore(self, phase: str) -> None:
         """A mark without a ring."""
@@ -403,38 +437,6 @@ class Monitor:
             raise error
         self._words[FAULTS] += 1
         _log.debug("a fault of the probe was swallowed", exc_info=True)
-
-
-class Phase:
-    """A part of a step, as a context."""
-
-    __slots__ = ("_before", "_monitor", "_name")
-
-    def __init__(self, monitor: Monitor, name: str) -> None:
-        self._monitor = monitor
-        self._name = name
-        self._before = messages.PHASES[monitor._phase]
-
-    def __enter__(self) -> None:
-        self._monitor.mark(self._name)
-
-    def __exit__(self, *_: object) -> None:
-        self._monitor.mark(self._before)
-
-
-class PeerWait:
-    """A wait for others: communication, whatever the phase around it is."""
-
-    __slots__ = ("_before", "_monitor")
-
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor, self._before = monitor, monitor._phase
-
-    def __enter__(self) -> None:
-        self._monitor._shift(_COMMUNICATION)
-
-    def __exit__(self, *_: object) -> None:
-        self._monitor._shift(self._before)
 
 
 # --- one per process ------------------------------------------------------------------------------------------------

@@ -4,15 +4,19 @@ The bits of all parameters are summed as integers, and the sum is taken modulo a
 order of the sum does not matter. On a GPU it is one pass over the parameters in the script's own stream, of which nothing is waited for.
 A digest is taken behind steps whose number is a multiple of a power of two, so that workers that choose another interval still meet at the longer one. The interval is
 16 steps, or as many as keep the cost below half a percent.
+
+In the same steps one of the gradients is taken, before the optimizer writes: behind the exchange they are the same on all replicas, too. Where they were, and the parameters behind the
+step are not, the optimizer or the memory of a worker is to blame; where they were not, what it was sent or has read.
 """
 
 import math
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
-VALUE = "replica_digest"
-"""Value of a step."""
+VALUE, OF_GRADIENTS = "replica_digest", "gradient_digest"
+"""Values of a step."""
 VARIABLE = "EAGLE_EYE_REPLICA_DIGESTS"
 """'0' in a worker's environment: none are taken."""
 PRIME = 16_777_213
@@ -33,6 +37,23 @@ class DigestSchedule:
     def __init__(self, tensors: Tensors, clock_ns: Callable[[], int]) -> None:
         self._tensors, self._clock = tensors, clock_ns
         self._every, self._shortest_s = LEAST, math.inf
+        self._newest, self._spent_s = -1, 0.0
+        """The step whose gradients were read last, and what that has cost."""
+
+    def before_update(self, number: int, optimizer: Any) -> Any | None:
+        """The same of the gradients, where a digest is due behind that step: before the first of the optimizers writes that updates half of the parameters or more.
+
+        By one that updates a few of them, as they do whose update is a part of the backward pass, the gradients need not be there yet.
+        """
+        if (number + 1) % self._every or number == self._newest:
+            return None
+        began = self._clock()
+        tensors = list(self._tensors())
+        if 2 * _updated(optimizer, tensors) < len(tensors):
+            return None
+        found, on_gpu = digest_of(each.grad for each in tensors if each.is_leaf and each.grad is not None)
+        self._newest, self._spent_s = number, (self._clock() - began) / 1e9 + on_gpu / GPU_BYTES_PER_S
+        return found
 
     def behind(self, number: int, step_s: float) -> Any | None:
         """A tensor of one number, where one is due behind the step of that number, which took so long; else None."""
@@ -41,9 +62,16 @@ class DigestSchedule:
             return None
         began = self._clock()
         found, on_gpu = digest_of(self._tensors())
-        cost_s = (self._clock() - began) / 1e9 + on_gpu / GPU_BYTES_PER_S
+        cost_s = (self._clock() - began) / 1e9 + on_gpu / GPU_BYTES_PER_S + self._spent_s
+        self._spent_s = 0.0
         self._every, self._shortest_s = interval(cost_s, self._shortest_s), math.inf
         return found
+
+
+def _updated(optimizer: Any, tensors: Iterable[Any]) -> int:
+    """So many of them does it update."""
+    own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    return sum(id(each) in own for each in tensors)
 
 
 def interval(cost_s: float, step_s: float, share: float = SHARE, least: int = LEAST) -> int:
@@ -59,7 +87,7 @@ def interval(cost_s: float, step_s: float, share: float = SHARE, least: int = LE
 def digest_of(tensors: Iterable[Any]) -> tuple[Any | None, int]:
     """A tensor of one number below PRIME, and how many bytes of a GPU were read; None where none of them can be read.
 
-    Left out are parts of sharded tensors, tensors that are not contiguous or not of plain numbers, and all while a CUDA graph is captured.
+    Left out are parts of sharded tensors, tensors that are not contiguous or not of plain numbers (`is_plain`), and all while a CUDA graph is captured.
     """
     torch = sys.modules.get("torch")
     if torch is None or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
@@ -68,7 +96,7 @@ def digest_of(tensors: Iterable[Any]) -> tuple[Any | None, int]:
     on_gpu = 0
     with torch.no_grad():
         for tensor in tensors:
-            if _is_plain(torch, tensor):
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_plain(tensor) and tensor.is_contiguous() and tensor.numel():
                 sums.setdefault(tensor.device, []).extend(_sums(torch, tensor.detach()))
                 on_gpu += tensor.numel() * tensor.element_size() if tensor.device.type != "cpu" else 0
         first, *others = [torch.stack(each).sum() % PRIME for each in sums.values()] or [None]
@@ -77,11 +105,33 @@ def digest_of(tensors: Iterable[Any]) -> tuple[Any | None, int]:
         return (None if first is None else first % PRIME), on_gpu
 
 
-def _is_plain(torch: Any, tensor: Any) -> bool:
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
-    return plain and tensor.numel() > 0 and tensor.is_contiguous() and not tensor.is_complex() and tensor.element_size() in _INTEGERS
+def is_plain(tensor: Any) -> bool:
+    """Whether its bytes in memory are its numbers, and are there: who reads another one as integers gets others, or ends the process.
+
+    Not of a quantized or nested tensor, of a view that negates or conjugates, of one without data, or whose storage was freed (resharding, offloading), nor of a type that is not known here.
+    """
+    torch = sys.modules["torch"]
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.dtype not in _plain_types():
+        return False
+    if tensor.is_quantized or tensor.is_neg() or tensor.is_conj():
+        return False
+    count = tensor.numel()
+    if count and not tensor.is_contiguous():
+        count = 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return bool(tensor.untyped_storage().nbytes() >= (tensor.storage_offset() + count) * tensor.element_size() or not count)
 
 
+@cache
+def _plain_types() -> frozenset[Any]:
+    """Those of torch that this version of it has."""
+    torch = sys.modules["torch"]
+    return frozenset(found for name in _PLAIN if (found := getattr(torch, name, None)) is not None)
+
+
+_PLAIN = (
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
+)  # fmt: skip
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Bytes of a number → the type of torch that has its bits."""
 

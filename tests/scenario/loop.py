@@ -3,7 +3,8 @@
     python loop.py [STEPS]
 
 While there is a file `drag` beside the checkpoints the last rank is slow, on whichever node it runs; where there is a file `leave`, rank 1 takes it away
-and ends with exit code 0; where there is a file `ecc-NODE`, a worker of that node takes it away and raises what torch raises for a broken memory. A file `deadlock-RANK` or `deadlock-NODE` catches that rank, or the last worker of that node, in a deadlock after some steps of each
+and ends with exit code 0; where there is a file `ecc-NODE`, a worker of that node takes it away and raises what torch raises for a broken memory; with `reset-NODE` what
+gloo raises for a connection that broke. A file `deadlock-RANK` or `deadlock-NODE` catches that rank, or the last worker of that node, in a deadlock after some steps of each
 start. The barrier is real: rank 0 sits in the middle of sockets, as a broken peer breaks everybody's step.
 """
 
@@ -93,6 +94,10 @@ def main() -> None:
         if os.environ["LOCAL_RANK"] == "0" and broken.exists():
             broken.unlink()
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        reset = home / f"reset-{os.environ['EAGLE_EYE_NODE']}"
+        if os.environ["LOCAL_RANK"] == "0" and reset.exists():
+            reset.unlink()
+            raise RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51122")
         if step >= start + CATCH_AFTER:
             _deadlock(home, rank, world)
         with monitor.phase("forward"):

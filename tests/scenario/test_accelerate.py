@@ -35,7 +35,7 @@ def main(what):
             scheduler.step()
             optimizer.zero_grad()
 
-    for epoch in range(2):
+    for epoch in range(4 if what == "long" else 2):
         for count, batch in enumerate(watch.steps(loader)):
             if what == "by hand":
                 train(batch, count)
@@ -57,7 +57,7 @@ def main(what):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FrameworkRun]:
-    return run_variants(tmp_path_factory.mktemp("accelerate"), SCRIPT, ("accumulates", "by hand", "leaves", "raises", UNWATCHED))
+    return run_variants(tmp_path_factory.mktemp("accelerate"), SCRIPT, ("accumulates", "long", "by hand", "leaves", "raises", UNWATCHED))
 
 
 def test_a_step_is_an_update_and_its_phases_are_all_of_it(runs: dict[str, FrameworkRun]) -> None:
@@ -96,3 +96,12 @@ def test_an_exception_passes_through_and_who_is_not_watched_trains_as_it_would(r
     assert "ValueError: shapes do not fit" in runs["raises"].errors
     assert runs["raises"].numbers() == [0, 1]
     assert runs[UNWATCHED].said == runs["accumulates"].said
+
+
+def test_the_replicas_of_its_model_are_compared_and_its_gradients_looked_at(runs: dict[str, FrameworkRun]) -> None:
+    trained = runs["long"]
+    assert {"replica_digest", "gradient_digest"} <= trained.steps[15].values.keys()
+    assert trained.numbers("replica_digest") == trained.numbers("gradient_digest") == [15]
+    assert 0 in trained.numbers("bad_gradient")
+    assert trained.now is not None
+    assert trained.now.faults == 0

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -78,8 +80,15 @@ def test_a_process_group_that_is_told_to_end_gives_its_workers_their_time(cluste
 
 
 def zygote_of(cluster: LauncherCluster) -> int:
-    """The one process that the launcher has started itself."""
-    return wait_until("a zygote", lambda: next((child.pid for child in psutil.Process(cluster.launchers[0].pid).children() if child.status() != psutil.STATUS_ZOMBIE), 0))
+    """Beside it, the launcher has started the process that tests storage."""
+
+    def running() -> Iterator[int]:
+        for child in psutil.Process(cluster.launchers[0].pid).children():
+            with suppress(psutil.Error):  # it has ended in between
+                if child.status() != psutil.STATUS_ZOMBIE and not any("storage_test" in word for word in child.cmdline()):
+                    yield child.pid
+
+    return wait_until("a zygote", lambda: next(running(), 0))
 
 
 def test_workers_are_started_again_by_another_zygote(cluster: LauncherCluster) -> None:

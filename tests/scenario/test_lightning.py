@@ -54,7 +54,7 @@ def main(what):
     torch.manual_seed(1)
     model = Model(what)
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir="out",
+        max_epochs=4 if what == "long" else 2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir="out",
         accumulate_grad_batches=2, val_check_interval=4, gradient_clip_val=1.0,
         callbacks=[pickle.loads(pickle.dumps(StepCallback(gradient_norm=True))), Slow(), ModelCheckpoint(dirpath="out", every_n_train_steps=3)],
     )
@@ -65,7 +65,7 @@ def main(what):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FrameworkRun]:
-    return run_variants(tmp_path_factory.mktemp("lightning"), SCRIPT, ("trains", "raises", "unreadable", UNWATCHED))
+    return run_variants(tmp_path_factory.mktemp("lightning"), SCRIPT, ("trains", "long", "raises", "unreadable", UNWATCHED))
 
 
 def test_a_step_is_an_update_of_the_optimizer_and_its_phases_are_all_of_it(runs: dict[str, FrameworkRun]) -> None:
@@ -113,3 +113,12 @@ def test_a_batch_that_cannot_be_read_and_a_script_that_nobody_watches_train_as_t
     assert unreadable.said == runs[UNWATCHED].said == fit
     assert len(unreadable.steps) == 8
     assert unreadable.numbers("samples") == []
+
+
+def test_the_replicas_of_its_model_are_compared_and_its_gradients_looked_at(runs: dict[str, FrameworkRun]) -> None:
+    trained = runs["long"]
+    assert {"replica_digest", "gradient_digest"} <= trained.steps[15].values.keys()
+    assert trained.numbers("replica_digest") == trained.numbers("gradient_digest") == [15]
+    assert 0 in trained.numbers("bad_gradient")
+    assert trained.now is not None
+    assert trained.now.faults == 0

@@ -42,7 +42,7 @@ def main(what):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
     told, steps = Told(), TrainerSteps()
     arguments = TrainingArguments(
-        output_dir="out", use_cpu=True, report_to=[], disable_tqdm=True, per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=2,
+        output_dir="out", use_cpu=True, report_to=[], disable_tqdm=True, per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=4 if what == "long" else 2,
         logging_steps=3 if what == "logs seldom" else 1, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=6, learning_rate=0.1,
         data_seed=3,
     )
@@ -66,7 +66,7 @@ def main(what):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FrameworkRun]:
-    return run_variants(tmp_path_factory.mktemp("trainer"), SCRIPT, ("logs each step", "logs seldom", "copied", UNWATCHED))
+    return run_variants(tmp_path_factory.mktemp("trainer"), SCRIPT, ("logs each step", "long", "logs seldom", "copied", UNWATCHED))
 
 
 def test_a_step_is_an_update_and_its_phases_are_all_of_it(runs: dict[str, FrameworkRun]) -> None:
@@ -111,3 +111,12 @@ def test_a_model_that_is_copied_or_pickled_in_mid_training_counts_once_and_no_ho
 
 def test_who_is_not_watched_trains_as_it_would(runs: dict[str, FrameworkRun]) -> None:
     assert runs[UNWATCHED].said["logs"] == runs["logs each step"].said["logs"]
+
+
+def test_the_replicas_of_its_model_are_compared_and_its_gradients_looked_at(runs: dict[str, FrameworkRun]) -> None:
+    trained = runs["long"]
+    assert {"replica_digest", "gradient_digest"} <= trained.steps[15].values.keys()
+    assert trained.numbers("replica_digest") == trained.numbers("gradient_digest") == [15]
+    assert 0 in trained.numbers("bad_gradient")
+    assert trained.now is not None
+    assert trained.now.faults == 0

@@ -86,6 +86,19 @@ def test_twin_what_cannot_be_checked_is_left_out(clock: Clock) -> None:
     assert GradientChecks([], clock).end(0, GAP_S) is None
 
 
+def test_a_gradient_whose_storage_another_hook_has_freed_is_not_read(clock: Clock) -> None:
+    parameter = torch.nn.Parameter(torch.ones(1 << 20))
+
+    def free(each: torch.Tensor) -> None:
+        assert each.grad is not None
+        each.grad.untyped_storage().resize_(0)
+
+    parameter.register_post_accumulate_grad_hook(free)
+    checks = GradientChecks([parameter], clock)
+    parameter.sum().backward()
+    assert checks.end(0, 1.0) is None
+
+
 def test_half_precision_that_adds_up_to_more_than_it_holds_is_a_number(clock: Clock) -> None:
     weight = nn.Parameter(torch.zeros(4096, dtype=torch.float16))
     checks = GradientChecks([weight], clock)
