@@ -62,9 +62,9 @@ def command(context: click.Context, data: Path | None, only: tuple[str, ...], ht
 @command.command(short_help="make a synthetic cluster with every kind of fault and its innocent twins, and judge it")
 @click.option("--gpus", type=click.IntRange(8, 100_000), default=1000, show_default=True, help="GPUs of the cluster.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed gives the same cluster.")
-@click.option("--steps", type=click.IntRange(min=100), default=300, show_default=True, help="Steps of each job, of about a second.")
+@click.option("--steps", type=click.IntRange(min=100), default=200, show_default=True, help="Steps of each job, of about a second.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write frames (Parquet), events and labels into this new folder, for other detectors.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder with straggler_ops/: the noise of compute times is that of its traces. Default: 2 %, normal.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder with straggler_ops/, mlperf_power/ or acme_dist/: compute times, powers and temperatures of healthy machines vary as there. Default: stated in docs/evaluate.md.")
 @click.option("--no-verdicts", is_flag=True, help="Only make the cluster; with --out.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write an HTML page; it opens without a network.")
 @options.wide
@@ -81,7 +81,7 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
       eagle-eye evaluate cluster --gpus 10000 --seed 7 --out cluster --no-verdicts
     """
     from eagle_eye.app import plugin_wiring
-    from eagle_eye.app.evaluation.synthetic_cluster import cluster_jobs, cluster_run, cluster_score
+    from eagle_eye.app.evaluation.synthetic_cluster import cluster_jobs, cluster_run, cluster_score, recorded_data
     from eagle_eye.app.evaluation.synthetic_cluster.frame_files import FrameFiles
     from eagle_eye.config import Config
 
@@ -89,11 +89,11 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
         raise click.UsageError("--no-verdicts without --out would make a cluster for nobody")
     if html is not None:
         evaluation_page.check_page_path(html)
-    noise = cluster_run.measured_noise(data) if data is not None else None
-    jobs = list(cluster_jobs.planned_jobs(gpus, seed, steps))
-    with (FrameFiles(out) if out is not None else nullcontext()) as files, _progress(len(jobs)) as done:
-        run = cluster_run.run_cluster(jobs, [] if no_verdicts else plugin_wiring.detectors(Config()), files, noise, done)
-    click.echo(f"{len(jobs)} jobs, {sum(len(job.layout.placements) for job in jobs)} GPUs, digest {run.digest}" + (f"; {out} written" if out else ""), err=True)
+    recorded = recorded_data.recorded_data(data) if data is not None else recorded_data.RecordedData()
+    runs = cluster_jobs.planned_runs(gpus, seed, steps)
+    with (FrameFiles(out) if out is not None else nullcontext()) as files, _progress(len(runs)) as done:
+        run = cluster_run.run_cluster(runs, [] if no_verdicts else plugin_wiring.detectors(Config()), files, recorded, done)
+    click.echo(f"{len(run.labels)} jobs, {cluster_jobs.workers_of(runs)} GPUs, digest {run.digest}" + (f"; {out} written" if out else ""), err=True)
     if not no_verdicts:
         words = f"eagle-eye evaluate cluster --gpus {gpus} --seed {seed} --steps {steps}" + (f" --data {shlex.quote(str(data))}" if data else "")
         _finish(_named(cluster_score.score(run.labels, run.verdicts), "cluster"), html, words, wide=wide, json_lines=json_lines)
@@ -102,12 +102,13 @@ def cluster(gpus: int, seed: int, steps: int, out: Path | None, data: Path | Non
 @command.command(short_help="drill the whole chain with synthetic incidents of every class, half of them innocent twins")
 @click.option("--incidents", type=click.IntRange(min=1), default=500, show_default=True, help="Drills; a tenth of them has two jobs.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed gives the same drills.")
+@click.option("--hard", type=click.FloatRange(min=0.0, max=1.0), default=0.0, show_default=True, help="Share of the drills that are made hard: telemetry lost, late or a lie, a clock off, a second suspect. They are counted by themselves.")
 @click.option("--jobs", "processes", type=click.IntRange(min=1), default=lambda: len(os.sched_getaffinity(0)), show_default="processors", help="Drills that run at once, each in a process of its own.")
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Also write how often accusations of each cause were right, as a file that calibrates confidence (docs/evaluate.md).")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write an HTML page; it opens without a network.")
 @options.wide
 @options.as_json
-def drills(incidents: int, seed: int, processes: int, counts: Path | None, html: Path | None, wide: bool, json_lines: bool) -> None:
+def drills(incidents: int, seed: int, hard: float, processes: int, counts: Path | None, html: Path | None, wide: bool, json_lines: bool) -> None:
     """Draw incidents from a seed, each a fault or a twin that only looks like one, in jobs of 64 to 4,096 ranks; lead each through frames, detectors, diagnosis and the plan that
     would be proposed, and print how often class and culprit are right, which healthy nodes would be evicted, and how far the stated confidence is from what was right.
     Exits with 1 where a goal is missed.
@@ -115,16 +116,17 @@ def drills(incidents: int, seed: int, processes: int, counts: Path | None, html:
     \b
     Examples:
       eagle-eye evaluate drills --incidents 50 --seed 7
+      eagle-eye evaluate drills --incidents 50 --seed 7 --hard 0.5
       eagle-eye evaluate drills --incidents 2000 --seed 1001 --counts confidence_counts.toml
     """
     from eagle_eye.app.evaluation.drill_corpus import accusation_file, drill_run, drill_score, planned_drills
 
     if html is not None:
         evaluation_page.check_page_path(html)
-    plans = planned_drills.planned_drills(incidents, seed)
+    plans = planned_drills.planned_drills(incidents, seed, hard)
     with _progress(len(plans)) as done:
         verdicts = sorted(drill_run.run_drills(plans, processes, done), key=lambda verdict: verdict.number)
-    words = f"eagle-eye evaluate drills --incidents {incidents} --seed {seed}"
+    words = f"eagle-eye evaluate drills --incidents {incidents} --seed {seed}" + (f" --hard {hard:g}" if hard else "")
     if counts is not None:
         accusation_file.write_counts(counts, verdicts, words)
         click.echo(f"{counts} written", err=True)

@@ -57,7 +57,7 @@ def scored(machine: LabelledMachine) -> MachineScores:
     train, test = machine.train, machine.test
     names = tuple(f"metric {number}" for number in range(1, train.shape[1] + 1))
     try:
-        model = fitted(names, train[:-1], train[1:])
+        model = fitted(names, train[:-1], train[1:], network=True)
     except ValueError as error:
         raise DataSetError(f"{machine.name}: {error}; {REMEDY}") from error
     seen = departures(model, np.vstack([train[-1:], test[:-1]]), test)

@@ -2,6 +2,7 @@
 
 What a worker computed in a step is the sum of its forward and backward operations; how many tokens it had is not in the trace. A trace whose label is
 `individual_worker_slowdown` has one culprit: the replica and stage that the published what-if analysis puts the slowdown down to. In the others nobody may be accused.
+Our own what-if (detectors/features/step_estimate.py) is printed beside the published one: how many times as long as with equal work a step takes, and what of that the slowest worker, or unequal stages, cost.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from detectors.features.step_estimate import even_stages, pipeline_grid, stage_seconds
 from eagle_eye.app.evaluation.figures import Figure
 from eagle_eye.app.evaluation.job_steps import layout_of
 from eagle_eye.app.evaluation.labelled_files import REMEDY, arrays_of, objects_of
@@ -28,6 +30,31 @@ def figures(folder: Path) -> Iterator[Figure]:
         path = folder / f"trace_{row['trace']}.npz"
         job, stages = trace(path)
         yield figure_of(f"{row['trace']}: {row['label']}", job, _culprit(path, row, stages), FROM_THE_START, WHOLE_TRACE)
+        if "blocking_slowdown" in row.get("published_what_if", {}):
+            yield what_if(path, row, job)
+
+
+def what_if(path: Path, row: dict[str, Any], job: WorkerTimes) -> Figure:
+    """Our slowdown and its attribution beside the published ones; it has no goal: the models differ. Raises DataSetError."""
+    columns = arrays_of(path, "step", "start_ts", "duration", "mb_id")
+    steps, number = np.unique(columns["step"], return_inverse=True)
+    begins, ends = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    np.minimum.at(begins, number, columns["start_ts"].astype(np.float64))
+    np.maximum.at(ends, number, (columns["start_ts"] + columns["duration"]).astype(np.float64))
+    grid, count, own = pipeline_grid(job.layout.workers, job.layout), float(columns["mb_id"].max()) + 1.0, job.compute_s.astype(np.float32)
+    lasted = grid.length(own, count)
+    without = own.copy()
+    slowest = int(np.median(own, axis=0).argmax())
+    without[:, slowest] = np.median(own, axis=1)
+    times = {
+        "all equal": np.broadcast_to(own.mean(axis=1, keepdims=True), own.shape),
+        f"worker {slowest} as the others": without,
+        "equal stages": even_stages(grid, own, stage_seconds(grid, own)) if grid.stages > 1 else own,
+    }
+    slowdowns = {name: float(np.median((ends - begins) / np.maximum(ends - begins - (lasted - grid.length(had, count)), 1e-9))) for name, had in times.items()}
+    told = ", ".join(f"{name} {times:.2f}" for name, times in slowdowns.items())
+    published = row["published_what_if"]["blocking_slowdown"]
+    return Figure(what=f"{row['trace']}: what-if, times as long as with", figure=told, others=f"published: all equal {float(published):.2f}; Mw {row.get('Mw', float('nan')):.2f}, Ms {row.get('Ms', float('nan')):.2f}")
 
 
 def trace(path: Path) -> tuple[WorkerTimes, int]:

@@ -109,6 +109,7 @@ class JobFrames:
     def _tick(self, time: float) -> Frame:
         steps = tuple(self._steps(time))
         signals = self._signals(time)
+        self.job.effect.machines(signals)
         if time >= self.job.onset:
             self.job.effect.tick(signals)
         first, self._begun = not self._begun, True
@@ -117,6 +118,7 @@ class JobFrames:
         frame = Frame(
             job=self.job.name, number=self._number, generation=1, time=time, tick=True, entities=signals.entities, metrics=signals.metrics, moved=moved,
             steps=steps, layout=self._layout, topology=self._topology, reporting=signals.reporting,
+            clocks=signals.clocks,
         )  # fmt: skip
         return self._window.add(frame)
 

@@ -39,6 +39,8 @@ class TickSignals:
     metrics: dict[Kind, dict[str, Floats]]
     reporting: dict[str, float]
     """Node → time of its newest batch."""
+    clocks: dict[str, float] = field(default_factory=dict)
+    """Node whose clock is off → seconds that it is ahead."""
 
     def place(self, kind: Kind, name: str) -> int:
         """Column of an entity."""
@@ -74,6 +76,8 @@ class DrillEffect:
     """Changes each step that begins at or after the onset."""
     script: Callable[[StepSignals], None] = no_change
     """Changes each step, from the first one on: how the script is."""
+    machines: Callable[[TickSignals], None] = no_change
+    """Changes each tick, from the first one on: how the machines are."""
     tick: Callable[[TickSignals], None] = no_change
     """Changes each tick from the onset on."""
     still: Standstill | None = None
@@ -152,6 +156,8 @@ class DrillLabel(NamedTuple):
     """Who is at fault; () = nobody that could be named."""
     shared: bool = False
     """One fault of both jobs."""
+    unknown_too: bool = False
+    """So little is seen of it that who accuses nobody is right, too."""
 
 
 Happening = Callable[[Sequence[DrillJob]], DrillLabel]

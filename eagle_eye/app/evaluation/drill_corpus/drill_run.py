@@ -21,6 +21,7 @@ from eagle_eye.types import Entity, Incident, Kind, Mark, Severity, Topology
 from .drill_frames import JobFrames
 from .drill_job import DrillJob, DrillLabel
 from .kinds.distractions import distract
+from .kinds.handicaps import OWN, handicap
 from .planned_drills import PlannedDrill, jobs_of
 from .proposed_plan import evicted
 
@@ -68,6 +69,8 @@ class DrillVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the newest revisions state."""
     delay_s: float | None = None
     """From the onset to the first incident that is right."""
+    handicap: str = ""
+    """What made it hard; '' = nothing."""
 
 
 def run_drill(plan: PlannedDrill, detectors: Prototypes) -> DrillVerdict:
@@ -77,11 +80,14 @@ def run_drill(plan: PlannedDrill, detectors: Prototypes) -> DrillVerdict:
     beside = distract(jobs[0])
     if beside and "" in label.causes:
         label = label._replace(causes=(*label.causes, beside))
+    handicapped = handicap(jobs[0], plan.seed) if plan.hard else ""
+    if handicapped:
+        label = label._replace(causes=(*label.causes, *OWN), unknown_too=True)
     judge = DrillJudge(jobs, detectors)
     until = max(job.onset for job in jobs) + kind.lasts_s
     for frame in heapq.merge(*(JobFrames(job, until) for job in jobs), key=lambda frame: frame.time):
         judge.take(frame)
-    return judge.verdict(plan, label, family=kind.family, fault=kind.fault)
+    return msgspec.structs.replace(judge.verdict(plan, label, family=kind.family, fault=kind.fault), handicap=handicapped)
 
 
 def run_drills(plans: Sequence[PlannedDrill], processes: int, done: Callable[[object], None]) -> Iterator[DrillVerdict]:
@@ -141,10 +147,10 @@ class DrillJudge:
         guilty = {node for entity in label.culprits if (node := node_of(entity, self._topology))}
         evictions = {node for _, each in self._revisions for node in evicted(each, self._jobs[each.job].layout, self._topology)}
         ever = {self._identity(culprit.entity) for each in self._settled() for culprit in each.culprits if node_of(culprit.entity, self._topology) not in guilty}
-        onset = min(job.onset for job in self._jobs.values())
+        onset, unknown = min(job.onset for job in self._jobs.values()), label.unknown_too and not accused
         return DrillVerdict(
             number=plan.number, kind=plan.kind, family=family, fault=fault, ranks=sum(plan.sizes), causes=label.causes, told=_told(newest), culprits=tuple(sorted(to_blame)),
-            accused=tuple(sorted(accused)), class_right=self._class_right(newest, label), culprit_right=accused == to_blame, ever_accused=len(ever - to_blame),
+            accused=tuple(sorted(accused)), class_right=self._class_right(newest, label) or unknown, culprit_right=accused == to_blame or unknown, ever_accused=len(ever - to_blame),
             evicted=tuple(sorted(evictions - guilty)), accusations=tuple(self._accusation(each, label, to_blame) for each in newest if each.culprits),
             delay_s=max(0.0, min(right) - onset) if right else None,
         )  # fmt: skip

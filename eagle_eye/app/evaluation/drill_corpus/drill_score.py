@@ -14,7 +14,40 @@ NAMED = 6
 
 
 def score(verdicts: Sequence[DrillVerdict]) -> list[Figure]:
-    """Over all, then of faults and twins, then each kind."""
+    """Over all, then of faults and twins, then each kind; those that were made hard by themselves, behind them, and last the accusations of all by the confidence that they state."""
+    plain, hard = [each for each in verdicts if not each.handicap], [each for each in verdicts if each.handicap]
+    rows = [*(_corpus(plain) if plain or not hard else []), *(_hard(hard) if hard else [])]
+    return [*rows, *_table([accusation for each in verdicts for accusation in each.accusations])]
+
+
+def _hard(verdicts: Sequence[DrillVerdict]) -> list[Figure]:
+    """Of drills with a handicap, in which nobody need be accused."""
+    accusations = [accusation for each in verdicts for accusation in each.accusations]
+    both = [each for each in verdicts if each.class_right and each.culprit_right]
+    evicted = [each for each in verdicts if each.evicted]
+    return [
+        Figure(what="hard drills: class and culprit right, or nobody accused", figure=_share(len(both), len(verdicts)), reason=_names(each for each in verdicts if each not in both)),
+        Figure(what="hard drills: faults that are named", figure=_share(sum(each.fault and bool(each.accused) and each.culprit_right for each in verdicts), sum(each.fault and bool(each.culprits) for each in verdicts))),
+        Figure(what="hard drills: healthy nodes that a proposed plan evicts", figure=str(sum(len(each.evicted) for each in verdicts)), goal="0", met=not evicted, reason=_names(evicted)),
+        Figure(what=f"hard drills: expected calibration error of {len(accusations)} accusations", figure=f"{calibration_error(accusations):.3f}" if accusations else "nobody is accused"),
+        *(_group(f"hard drills, {name}", [each for each in verdicts if each.handicap == name]) for name in sorted({each.handicap for each in verdicts})),
+    ]
+
+
+def _table(accusations: Sequence[Accusation]) -> list[Figure]:
+    """A row for each bin that is not empty."""
+    return [
+        Figure(what=f"accusations that state {_bin(each[0])}", figure=f"{_share(sum(one.right for one in each), len(each))} right", reason=f"they state {_confidence(each):.3f} on average")
+        for each in _binned(accusations)
+    ]
+
+
+def _bin(accusation: Accusation) -> str:
+    low = min(BINS - 1, int(accusation.confidence * BINS)) / BINS
+    return f"{low:.1f} to {low + 1 / BINS:.1f}"
+
+
+def _corpus(verdicts: Sequence[DrillVerdict]) -> list[Figure]:
     count = len(verdicts)
     both = [each for each in verdicts if each.class_right and each.culprit_right]
     evicted = [each for each in verdicts if each.evicted]

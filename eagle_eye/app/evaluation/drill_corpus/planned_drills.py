@@ -29,16 +29,20 @@ class PlannedDrill(NamedTuple):
     sizes: tuple[int, ...]
     """Ranks of each of its jobs."""
     seed: int
+    hard: bool = False
+    """With a handicap (kinds/handicaps.py)."""
 
 
-def planned_drills(incidents: int, seed: int) -> list[PlannedDrill]:
-    """Half of them innocent twins, a tenth with two jobs; of each group every kind as often as every other."""
+def planned_drills(incidents: int, seed: int, hard: float = 0.0) -> list[PlannedDrill]:
+    """Half of them innocent twins, a tenth with two jobs; of each group every kind as often as every other. `hard`: share of those with one job that have a handicap; the others are the same as without."""
     rng = np.random.default_rng((seed, incidents))
     two = round(TWO_JOBS * incidents)
     counts = {(True, 1): (incidents - two + 1) // 2, (False, 1): (incidents - two) // 2, (True, 2): (two + 1) // 2, (False, 2): two // 2}
     kinds = [kind for (fault, jobs), count in counts.items() for kind in _drawn([kind for kind in KINDS if kind.fault is fault and kind.jobs == jobs], count, rng)]
     order = rng.permutation(len(kinds)).tolist()
-    return [PlannedDrill(number, kinds[at].name, _sizes(kinds[at], rng), int(rng.integers(1 << 62))) for number, at in enumerate(order)]
+    plans = [PlannedDrill(number, kinds[at].name, _sizes(kinds[at], rng), int(rng.integers(1 << 62))) for number, at in enumerate(order)]
+    drawn = np.random.default_rng((seed, incidents, 1)).random(len(plans)) < hard
+    return [plan._replace(hard=True) if chosen and len(plan.sizes) == 1 else plan for plan, chosen in zip(plans, drawn.tolist(), strict=True)]
 
 
 def _drawn(kinds: Sequence[DrillKind], count: int, rng: np.random.Generator) -> Iterator[DrillKind]:

@@ -1,29 +1,28 @@
-"""A synthetic cluster, job by job: made, judged, written; one job is held at a time."""
+"""A synthetic cluster, run by run: made, judged, written; one run is held at a time."""
 
 import hashlib
-from collections.abc import Callable
-from pathlib import Path
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from detectors.runtime.evaluator import Prototypes
-from eagle_eye.app.evaluation.data_sets import straggler_ops
-from eagle_eye.app.evaluation.labelled_files import objects_of
-from eagle_eye.errors import DataSetError
-from eagle_eye.types import Doubles
+from eagle_eye.app.evaluation.drill_corpus.drill_frames import JobFrames
+from eagle_eye.app.evaluation.drill_corpus.drill_job import BEGAN, DrillJob
+from eagle_eye.frames import Frame
 
-from .cluster_jobs import BEGAN
+from .cluster_jobs import PlannedRun, jobs_of
 from .cluster_score import JobLabel, JobVerdict
 from .frame_files import FrameFiles
+from .healthy_signals import as_sensors_tell, make_healthy
 from .job_judge import JobJudge
-from .job_run import RunFrame, run_frames
-from .scenarios import PlannedJob
+from .job_scenario import nodes_of
+from .recorded_data import RecordedData
 
 HOUR_S = 3600.0
-MOST_NOISE = 0.5
-"""Logarithm: what is beyond it is no noise."""
 
 
 class ClusterRun(NamedTuple):
@@ -35,58 +34,75 @@ class ClusterRun(NamedTuple):
     """Of all frames, events and labels: the same for the same seed."""
 
 
-def run_cluster(jobs: list[PlannedJob], detectors: Prototypes, files: FrameFiles | None, noise: Doubles | None, done: Callable[[PlannedJob], None]) -> ClusterRun:
-    """`detectors` empty: the cluster is only made. `done` is called after each job."""
+def run_cluster(runs: Sequence[PlannedRun], detectors: Prototypes, files: FrameFiles | None, recorded: RecordedData, done: Callable[[PlannedRun], None]) -> ClusterRun:
+    """`detectors` empty: the cluster is only made. `done` is called after each run."""
     labels: list[JobLabel] = []
     verdicts: list[JobVerdict] = []
-    digest = hashlib.blake2b(digest_size=16)
-    for job in jobs:
-        judge = JobJudge(job.layout, detectors) if detectors else None
-        if files is not None:
-            files.begin(job)
-        onset = end = BEGAN
-        for made in run_frames(job, noise):
-            _feed(digest.update, made)
-            onset, end = end if made.begins else onset, made.frame.time
-            if judge is not None:
-                judge.take(made.frame)
+    digest = FrameDigest()
+    for run in runs:
+        jobs = jobs_of(run)
+        run.scenario.happen(jobs)
+        labels += labels_of(run, jobs)
+        for job in jobs:
+            make_healthy(job, recorded, run.seed)
             if files is not None:
-                files.add(made)
-        labels.append(JobLabel(job=job.name, scenario=job.scenario.name, fault=job.scenario.fault, onset=onset, end=end, hours=(end - BEGAN) / HOUR_S, culprits=job.culprits))
-        digest.update(msgspec.json.encode(labels[-1]))
+                files.begin(job)
+        judge = JobJudge(jobs, detectors) if detectors else None
+        for frame in frames_of(jobs, run.until):
+            digest.take(frame)
+            if files is not None:
+                files.add(frame)
+            if judge is not None:
+                judge.take(frame)
         verdicts += judge.verdicts if judge is not None else ()
-        done(job)
+        done(run)
+    for label in labels:
+        digest.add(msgspec.json.encode(label))
     if files is not None:
         files.finish(labels)
-    return ClusterRun(labels, verdicts, digest.hexdigest())
+    return ClusterRun(labels, verdicts, digest.text)
 
 
-def measured_noise(data: Path) -> Doubles:
-    """How compute times of real workers vary beside the median of their stage, from the traces of straggler_ops without a slow worker. Raises DataSetError."""
-    folder = data / "straggler_ops"
-    found = []
-    for row in objects_of(folder / "labels.json", "trace", "label"):
-        if not str(row["label"]).startswith("individual_worker"):
-            job, stages = straggler_ops.trace(folder / f"trace_{row['trace']}.npz")
-            found += [_deviations(job.compute_s[:, stage::stages]) for stage in range(stages)]
-    noise = np.concatenate(found) if found else np.empty(0)
-    if not len(noise):
-        raise DataSetError(f"{folder}: it has no trace without a slow worker; leave --data out, or copy the data set again")
-    return noise
+def frames_of(jobs: Sequence[DrillJob], until: float) -> Iterator[Frame]:
+    """Of all jobs of a run, in the order of their times, as sensors tell them."""
+    for frame in heapq.merge(*(JobFrames(job, until) for job in jobs), key=lambda frame: frame.time):
+        as_sensors_tell(frame)
+        yield frame
 
 
-def _deviations(seconds: Doubles) -> Doubles:
-    """Of each worker from its own usual place among the peers, in each step: what is not the same every time."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(seconds / np.median(seconds, axis=1, keepdims=True))
-    logs -= np.median(logs, axis=0, keepdims=True)
-    return logs[np.isfinite(logs) & (np.abs(logs) < MOST_NOISE)]
+def labels_of(run: PlannedRun, jobs: Sequence[DrillJob]) -> Iterator[JobLabel]:
+    """One for each job, once it has happened to them."""
+    scenario = run.scenario
+    parts = scenario.at(jobs) if scenario.fault else ()
+    culprits = nodes_of(parts, jobs) if scenario.sick else ()
+    for job in jobs:
+        yield JobLabel(
+            job=job.name, scenario=scenario.name, fault=scenario.fault, onset=run.onset, end=run.until, hours=(run.until - BEGAN) / HOUR_S, culprits=culprits, kind=scenario.kind,
+            entities=tuple(map(str, parts)), informs=scenario.informs, twin=run.twin, shared=f"run{run.number}" if scenario.fault and scenario.jobs > 1 else "",
+        )  # fmt: skip
 
 
-def _feed(update: Callable[[bytes], None], made: RunFrame) -> None:
-    update(np.float64(made.frame.time).tobytes())
-    for name, values in made.values.items():
-        update(name.encode())
-        update(values.tobytes())
-    for event in made.events:
-        update(msgspec.json.encode(event, order="deterministic"))
+class FrameDigest:
+    """Of everything that is written of a cluster."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, data: bytes) -> None:
+        """A label."""
+        self._hash.update(data)
+
+    def take(self, frame: Frame) -> None:
+        """A frame."""
+        self.add(np.array([frame.time, *frame.reporting.values(), *frame.clocks.values()]).tobytes())
+        metrics = chain.from_iterable(values.items() for values in frame.metrics.values())
+        steps = chain.from_iterable(step.values.items() for step in frame.steps)
+        for name, values in chain(metrics, steps):
+            self.add(name.encode())
+            self.add(np.ascontiguousarray(values).tobytes())
+        for event in frame.events:
+            self.add(msgspec.json.encode(event, order="deterministic"))

@@ -121,8 +121,9 @@ def trace(data: Path, times: float) -> None:
     seconds = (1.0 + 0.5 * stage) * np.exp(rng.normal(0.0, 0.01, len(step)))
     seconds[(replica == 2) & (stage == 1)] *= times
     (data / "straggler_ops").mkdir(parents=True)
+    when = {"start_ts": 10.0 * step, "mb_id": np.zeros(len(step), np.int8)}
     np.savez(
-        data / "straggler_ops" / "trace_X.npz", optype_names=np.array(["forward-compute"]), optype=np.zeros(len(step), np.int8), step=step, dp_rank=replica, stage=stage, duration=seconds
+        data / "straggler_ops" / "trace_X.npz", **when, optype_names=np.array(["forward-compute"]), optype=np.zeros(len(step), np.int8), step=step, dp_rank=replica, stage=stage, duration=seconds
     )
 
 
@@ -133,6 +134,15 @@ def test_a_slow_worker_is_found_and_a_long_stage_accuses_nobody(tmp_path: Path, 
     write(tmp_path / "straggler_ops" / "labels.json", [{"trace": "X", "label": label, "published_what_if": parts}])
     (found,) = figures_of(tmp_path, "straggler_ops")
     assert found.met is met, found
+
+
+def test_our_what_if_stands_beside_the_published_one(tmp_path: Path) -> None:
+    trace(tmp_path, 2.0)
+    write(tmp_path / "straggler_ops" / "labels.json", [{"trace": "X", "label": "long stage", "Mw": 0.9, "Ms": 0.1, "published_what_if": {"blocking_slowdown": 1.8}}])
+    _, found = figures_of(tmp_path, "straggler_ops")
+    assert found.met is None
+    assert "worker 5 as the others" in found.figure
+    assert found.others == "published: all equal 1.80; Mw 0.90, Ms 0.10"
 
 
 def torn_lines(data: Path) -> None:

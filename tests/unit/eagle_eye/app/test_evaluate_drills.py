@@ -3,6 +3,8 @@
 import tomllib
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -16,10 +18,14 @@ from detectors.repeated_batches import RepeatedBatches
 from detectors.straggler import Straggler
 from eagle_eye.app.cli import main
 from eagle_eye.app.evaluation.drill_corpus.accusation_file import write_counts
+from eagle_eye.app.evaluation.drill_corpus.drill_frames import JobFrames
+from eagle_eye.app.evaluation.drill_corpus.drill_job import DrillJob
 from eagle_eye.app.evaluation.drill_corpus.drill_run import Accusation, DrillVerdict, run_drill
 from eagle_eye.app.evaluation.drill_corpus.drill_score import calibration_error, score
 from eagle_eye.app.evaluation.drill_corpus.kinds import KINDS
-from eagle_eye.app.evaluation.drill_corpus.planned_drills import PlannedDrill, planned_drills
+from eagle_eye.app.evaluation.drill_corpus.kinds.handicaps import HANDICAPS
+from eagle_eye.app.evaluation.drill_corpus.planned_drills import PlannedDrill, jobs_of, planned_drills
+from eagle_eye.types import Kind
 
 
 def test_the_same_seed_is_the_same_corpus_half_of_it_innocent_and_a_tenth_with_two_jobs() -> None:
@@ -92,6 +98,52 @@ def test_the_calibration_error_is_how_far_confidence_is_from_what_was_right() ->
     assert calibration_error([*told, *unsure]) == pytest.approx((10 * 0.15 + 4 * 0.0) / 14)
     assert calibration_error([]) == 0.0
     assert calibration_error([Accusation(cause="c", confidence=1.0, score=1.0, right=True)]) == 0.0
+
+
+# --- hard drills
+
+
+def test_a_share_of_the_drills_is_hard_and_the_others_are_as_without() -> None:
+    plain, hard = planned_drills(100, 7), planned_drills(100, 7, 0.5)
+    assert [plan._replace(hard=False) for plan in hard] == plain
+    assert 30 <= sum(plan.hard for plan in hard) <= 60
+    assert all(len(plan.sizes) == 1 for plan in hard if plan.hard)
+
+
+def made_hard(name: str, kind: str = "worker 1.6 to 2.2 times as slow", seed: int = 7) -> DrillJob:
+    """A drill as its kind has it, with one handicap."""
+    jobs, drilled_kind = jobs_of(PlannedDrill(1, kind, (64,), seed))
+    drilled_kind.happen(jobs)
+    HANDICAPS[name](jobs[0], np.random.default_rng(1))
+    return jobs[0]
+
+
+@pytest.mark.parametrize("name", HANDICAPS)
+def test_each_handicap_leaves_frames_that_the_chain_takes_and_every_kind_of_drill_has_one(name: str) -> None:
+    found = run_drill(PlannedDrill(1, "worker killed", (64,), 7, hard=True), DETECTORS)
+    assert found.handicap in HANDICAPS
+    job = made_hard(name, "worker killed")
+    assert [frame for frame in JobFrames(job, job.onset + 3.0) if frame.tick]
+
+
+def test_telemetry_that_is_lost_is_that_of_the_node_at_fault_alone() -> None:
+    job = made_hard("telemetry lost")
+    frames = [frame for frame in JobFrames(job, job.onset + 12.0) if frame.tick]
+    frame, step = frames[-1], [step for each in frames for step in each.steps][-1]
+    mine = np.array([node == job.target.node for node in frame.entities[Kind.NODE]])
+    assert np.isnan(frame.metrics[Kind.NODE]["cpu_percent"]).tolist() == mine.tolist()
+    assert frame.time - frame.reporting[job.target.node] > 10.0
+    assert np.flatnonzero(np.isnan(step.values["forward_s"])).tolist() == job.indices(job.target.node)
+
+
+def test_in_a_hard_drill_nobody_accused_is_right_and_somebody_healthy_is_wrong() -> None:
+    blind = run_drill(PlannedDrill(1, "worker exits without a word", (64,), 8, hard=True), DETECTORS[2:])
+    assert (blind.accused, blind.class_right, blind.culprit_right) == ((), True, True)
+    wrong = msgspec.structs.replace(drilled(0, right=False, confidence=0.45), handicap="a sensor lies")
+    figures = {each.what: each for each in score([drilled(1), drilled(2), wrong])}
+    assert figures["class and culprit right"].figure == "2 of 2 (100.0%)", "of drills without a handicap"
+    assert figures["hard drills: class and culprit right, or nobody accused"].figure == "0 of 1 (0.0%)"
+    assert (figures["accusations that state 0.4 to 0.5"].figure, figures["accusations that state 0.9 to 1.0"].figure) == ("0 of 1 (0.0%) right", "2 of 2 (100.0%) right")
 
 
 def test_counts_are_written_with_the_command_that_made_them(tmp_path: Path) -> None:

@@ -21,14 +21,15 @@ def goes_silent(job: DrillJob, nodes: frozenset[str], at: float, until: float = 
         for node in nodes:
             signals.reporting[node] = at
         for kind, names in signals.entities.items():
-            mine = np.array([_node_of(kind, name) in nodes for name in names])
+            mine = np.array([node_named(kind, name) in nodes for name in names])
             for values in signals.metrics[kind].values():
                 values[mine] = np.nan
 
     job.effect.tick = tick
 
 
-def _node_of(kind: Kind, name: str) -> str:
+def node_named(kind: Kind, name: str) -> str:
+    """The node in the name of a GPU, worker, link, mount or node of a drill."""
     if kind is Kind.WORKER:
         return name.split("/")[1]
     return name.partition("/")[0] if kind is not Kind.GPU else name.removeprefix("GPU-").rpartition("-")[0]
