@@ -9,6 +9,8 @@ a step or, of shorter ones, a fifth of a second. It is compared twice (features/
 - with its own best time, less what its peers (or, where these are too few, all workers) changed since theirs. That time is never dragged along by a
   creeping slowness, and holds over epochs, and over restarts of the server for those who have peers (`FailSlowLearner`).
 
+What a worker's timers say beyond the length of its own step counts for nothing (features/phase_sums.py).
+
 It is the worker's own only where its work is known to be that of the others: tokens are logged, or other stages of its replica, through which the same batches go, are as
 fast as ever. Else it may have longer sequences: that is worker.unequal_compute, which accuses nobody, and is told only of a worker that has changed. Workers that compute
 one layer together wait for one another in it: where all of them are slower, so that it cannot be seen which is, nobody is accused either, unless they are all of a node.
@@ -38,9 +40,11 @@ from .features.compute_past import ComputePast
 from .features.current_steps import CurrentSteps
 from .features.own_compute import COMPUTE, compute_of, longer_sequences, of_the_script, work_of
 from .features.peer_roles import PeerRoles, above_peers, median_of_role, peer_roles
+from .features.phase_sums import PhaseSums
 from .features.processor_signals import QUEUED, ProcessorSignals
 from .features.robust_deviation import NORMAL_MAD
 from .features.slowness_test import MEMORY, SlownessTest
+from .features.step_estimate import NOTICEABLE, saved_alone
 from .features.step_time import phases, zero_if_unknown
 from .features.wandering_work import WanderingWork
 
@@ -69,6 +73,7 @@ class _Sum(NamedTuple):
     own: Doubles
     work: Doubles
     step_s: Doubles
+    steps: int = 1
 
 
 _BESIDE = ("its peers", "its own best time, less what the others changed since theirs")
@@ -136,6 +141,7 @@ class FailSlow:
     """Of workers that were told to be slower and kept up again, or were not told for the work that wanders."""
     _told: dict[str, tuple[bool, int, int]] = field(default_factory=dict, init=False, repr=False)
     """Worker → whether it was found beside its past, which of the slownesses that are tested, and in which observation."""
+    _sums: PhaseSums = field(default_factory=PhaseSums, init=False, repr=False)
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -165,6 +171,7 @@ class FailSlow:
         busy = compute_of(step)
         if busy is None:
             return None
+        busy = busy - self._sums.beyond(step, busy, self._roles)
         work, step_s = work_of(step), zero_if_unknown(step.values["step_s"])
         self._work_known = work is not None
         scale = work if work is not None else np.ones(len(step.workers), np.float32)
@@ -243,7 +250,7 @@ class FailSlow:
         self._observed += 1
         if len(self._first) < self.steps:
             self._first.append(beside_peers.astype(np.float16))
-        yield from self._report(now, summed.own / np.maximum(summed.step_s, 1e-9))
+        yield from self._report(now, summed)
 
     def _allowed(self) -> Doubles:
         """The queue is read late and coarsely: who stood in it for a share q is given 1 / (1 - q) twice, as by the straggler detector, less what its peers are given.
@@ -270,7 +277,7 @@ class FailSlow:
         spread: Doubles = SPREAD * np.sqrt(np.maximum(deviation**2 - unsure, 0.0))
         return spread if noise.count >= self.steps else np.zeros(len(spread))
 
-    def _report(self, now: float, share: Doubles) -> Iterator[Claim]:
+    def _report(self, now: float, summed: _Sum) -> Iterator[Claim]:
         needed = math.log(FALSE_ALARM_EVERY * 2 * max(len(self._workers), 1))
         for by_past, test in ((False, self._beside_peers), (True, self._beside_past)):
             if test.evidence.max(initial=0.0) < needed:
@@ -279,16 +286,16 @@ class FailSlow:
             for index in np.flatnonzero((strength >= needed) & (count >= self.steps) & (now - since >= self.seconds)).tolist():
                 proof = _Proof(by_past, float(strength[index]), float(since[index]), int(count[index]), int(test.evidence[:, index].argmax()))
                 if self._workers[index] not in self._told:
-                    yield from self._tell(index, proof, float(share[index]))
+                    yield from self._tell(index, proof, summed)
         yield from self._recover(now)
 
     def _recent(self, count: int, *, by_past: bool) -> Floats:
         """How slow each worker was in so many of the newest observations: the median."""
         return _median(np.array([row[by_past] for row in list(self._rows)[-count:]]))
 
-    def _tell(self, index: int, proof: _Proof, share: float) -> Iterator[Claim]:
+    def _tell(self, index: int, proof: _Proof, summed: _Sum) -> Iterator[Claim]:
         worker, recent = self._workers[index], self._recent(proof.observations, by_past=proof.by_past)
-        slower = float(recent[index])
+        slower, share = float(recent[index]), float(summed.own[index] / max(summed.step_s[index], 1e-9))
         allowed = 0.0 if proof.by_past else float(self._spread(self._roles)[index])
         if not (slower >= max(math.log(self.told), allowed) and share * (1.0 - math.exp(-slower)) >= self.lost):
             return
@@ -301,6 +308,9 @@ class FailSlow:
         other = float(self._recent(proof.observations, by_past=not proof.by_past)[index])
         if math.isfinite(other):
             evidence.append(Evidence(text=f"beside {_BESIDE[not proof.by_past]} it computes {math.exp(other):.2f} times as long"))
+        saved = saved_alone(summed.own / summed.steps, float(np.median(summed.step_s)) / summed.steps, index, math.exp(slower), self._roles.role == self._roles.role[index])
+        if saved is not None and saved.share >= NOTICEABLE:
+            evidence.append(saved.evidence(f"had worker {worker} computed as its peers"))
         kind, score = ("worker.unequal_compute", 0.7) if doubt else ("worker.slower", SURE)
         evidence += [Evidence(text=doubt)] if doubt else []
         if not doubt and not proof.by_past and self._from_the_start(index, slower, other):
@@ -360,7 +370,7 @@ def _added(summed: _Sum | None, step: Step, values: tuple[Floats, Floats, Floats
     own, work, step_s = (each.astype(np.float64) for each in values)
     if summed is None:
         return _Sum(step.end - float(step_s.max(initial=0.0)), own, work, step_s)
-    return _Sum(summed.begin, summed.own + own, summed.work + work, summed.step_s + step_s)
+    return _Sum(summed.begin, summed.own + own, summed.work + work, summed.step_s + step_s, summed.steps + 1)
 
 
 def _logarithm(times: Doubles) -> Doubles:

@@ -14,6 +14,7 @@ from eagle_eye.types import Claim, Doubles, Entity, Evidence, Kind, Step
 from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
 from .features.robust_deviation import NORMAL_MAD
+from .features.step_estimate import RecentWork
 from .features.step_time import iteration_time
 from .features.throughput_level import WORK_VARIES
 
@@ -58,6 +59,7 @@ class IterationTime:
     _other: int = field(default=0, init=False, repr=False)
     """Successive steps with another amount of work than those of the measure."""
     _skipped: int = field(default=-1, init=False, repr=False)
+    _recent: RecentWork = field(default_factory=RecentWork, init=False, repr=False)
     _steps: CurrentSteps = field(default_factory=CurrentSteps, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -69,11 +71,13 @@ class IterationTime:
             if step.epoch > self._skipped:  # the first step of an epoch compiles and fills caches
                 self._skipped = step.epoch
             elif step.epoch == self._skipped:
+                self._recent.add(step, frame.layout)
                 yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
 
     def _begin(self) -> None:
         self._costs.clear()
         self._last.clear()
+        self._recent.forget()
         self._other = 0
 
     def _judge(self, step: Step, job: Entity) -> Iterator[Claim]:
@@ -118,7 +122,9 @@ class IterationTime:
             usual = float(np.median(took_s)) / max(ratio, 1e-9)
             text = f"{needed} steps up to {step.number} took {ratio:.2f} times the usual {usual:.3f} s"
             proof = Evidence(text=text, metric="iteration_ratio", value=ratio, threshold=bar / max(median, 1e-9))
-            yield from self._claims.report(Claim(entity=job, kind=kind, score=0.7, since=step.end - sum(took_s), evidence=(proof,)), revise=False)
+            saved = self._recent.best()
+            evidence = (proof, saved) if saved is not None else (proof,)
+            yield from self._claims.report(Claim(entity=job, kind=kind, score=0.7, since=step.end - sum(took_s), evidence=evidence), revise=False)
         elif len(last) == self.sustained and last.max() <= bar:
             yield from self._claims.withdraw(job, kind, step.end, "its steps take their usual time again")
 

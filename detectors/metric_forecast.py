@@ -138,8 +138,10 @@ def _claim(node: str, score: float, model: MetricModel, now: Doubles, strength: 
 
 @dataclass
 class MetricForecastLearner:
-    """Fits the forecast on minutes without open findings."""
+    """Fits the forecast on minutes without open findings. With torch (extra `training`) also a network, which is used where it finds more."""
 
+    network: bool = True
+    """Also train one."""
     _last: dict[str, NodeLook] = field(default_factory=dict, init=False, repr=False)
     """Job → the newest look at it."""
 
@@ -162,5 +164,5 @@ class MetricForecastLearner:
         """`history`: job, time, names, matrix (samples × names). Raises ValueError for too few samples."""
         names, matrix = tuple(history["names"]), np.asarray(history["matrix"], dtype=np.float64)
         half = len(names) // 2
-        data = msgspec.msgpack.encode(fitted(names[:half], matrix[:, half:], matrix[:, :half]))
+        data = msgspec.msgpack.encode(fitted(names[:half], matrix[:, half:], matrix[:, :half], network=self.network))
         return Baseline(name=NAME, job=str(history["job"]), digest=digest_of(NAME, data), fitted=float(history["time"]), data=data)

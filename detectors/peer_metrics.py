@@ -4,31 +4,43 @@ In a synchronous job all wait for one another, so that healthy machines show the
 nothing; one whose clock and power are a fifth lower is throttled and slows all; one that takes more than the others may be stuck in a busy loop. What is told is that it is different
 since a time and by how much: why, other findings and a look at it must say.
 
+Once a server has learned the noise of the job's own healthy hours (features/window_denoiser.py, with torch), what keeps apart by less than the noise of one reading is told, too, by the
+newest readings together; without, and of a metric of which that finds no more, the readings alone count.
+
 Where more than a quarter of the machines keep apart, it is none of them: the job does something in which they are not alike. And a reading that is stuck
 (features/stuck_readings.py) says nothing of its machine: that it is unlike the others' is not told then. Where it is stuck on all at once, it is told of the job.
 """
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 
+from eagle_eye.errors import UNREADABLE
 from eagle_eye.frames import Frame
 from eagle_eye.ranges import Count, Ratio, Seconds, Share
-from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout
+from eagle_eye.types import Baseline, Claim, Entity, Evidence, Floats, Kind, Layout, digest_of
 
 from .features.active_claims import ActiveClaims, ends_epoch
-from .features.peer_levels import EQUAL, PeerLevels
+from .features.machine_samples import trained_on
+from .features.peer_levels import BACK, EQUAL, LEARNED, PeerLevels
 from .features.stuck_readings import WATCHES, StuckReadings, StuckWatch, Truths
+from .features.window_denoiser import LENGTH, WindowDenoiser, denoiser_of, learned, windows_of
 
+log = logging.getLogger(__name__)
+
+NAME = "peer_metrics"
+"""Name of the baseline."""
+OF_GPUS, OF_NODES = ("power_watts", "sm_clock_mhz"), ("power_watts",)
+DEVIATIONS = 3.0
 APART, STUCK = "unlike_peers", "reading_stuck"
 CERTAIN = 0.9
 """Score of a claim: that it is different is sure, that it is sick is not."""
 _PLURALS = {Kind.GPU: "GPUs", Kind.NODE: "nodes"}
-BACK = 0.5
-"""Share of the limit below which it is like the others again."""
 
 
 class _Distance(NamedTuple):
@@ -62,15 +74,15 @@ class PeerMetrics:
     """Claims gpu.unlike_peers, node.unlike_peers, and gpu.reading_stuck, node.reading_stuck and job.reading_stuck."""
 
     needs_job: ClassVar[bool] = True
-    of_gpus: tuple[str, ...] = ("power_watts", "sm_clock_mhz")
+    of_gpus: tuple[str, ...] = OF_GPUS
     """Metrics of GPUs that are compared."""
-    of_nodes: tuple[str, ...] = ("power_watts",)
+    of_nodes: tuple[str, ...] = OF_NODES
     """Metrics of nodes that are compared."""
     meters: tuple[str, ...] = ("power_watts",)
     """Of these, the ones whose readings always change."""
     told: Share = 0.1
     """So far from the median of all, beside its usual place."""
-    deviations: Ratio = 3.0
+    deviations: Ratio = DEVIATIONS
     """And so many robust deviations of what all show in one moment."""
     seconds: Seconds = 6.0
     """And for so long, in every reading."""
@@ -87,11 +99,15 @@ class PeerMetrics:
     """That the job has completed."""
     _names: dict[Kind, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _digest: str = field(default="", init=False, repr=False)
+    _denoiser: WindowDenoiser | None = field(default=None, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         if not frame.tick:
             yield from self._end(frame)
             return
+        if (baseline := frame.baselines.get(NAME)) is not None:
+            self._use(baseline)
         self._steps += len(frame.steps)
         for kind, metrics in ((Kind.GPU, self.of_gpus), (Kind.NODE, self.of_nodes)):
             names = frame.entities.get(kind, ())
@@ -112,6 +128,15 @@ class PeerMetrics:
                 self._stuck.pop(Entity(kind=Kind.JOB, name=frame.job), None)
                 yield from self._claims.withdraw(Entity(kind=Kind.JOB, name=frame.job), f"{Kind.JOB}.{STUCK}", event.time, ends_epoch(event))
 
+    def _use(self, baseline: Baseline) -> None:
+        if baseline.digest == self._digest:
+            return
+        self._digest = baseline.digest
+        try:
+            self._denoiser = denoiser_of(baseline.data)
+        except (*UNREADABLE, ValueError, OverflowError) as error:
+            log.warning("baseline %s of %s cannot be used, the one before goes on: %s", baseline.digest, baseline.job, error)
+
     def _levels_of(self, kind: Kind, metric: str, count: int) -> PeerLevels:
         levels = self._levels.get((kind, metric))
         if levels is None:
@@ -126,10 +151,13 @@ class PeerMetrics:
         if not compared:
             return
         names, limit = self._names[kind], max(math.log1p(self.told), self.deviations * levels.noise)
+        if (denoiser := self._denoiser) is not None:
+            of_metric = denoiser.limits.get(f"{kind}/{metric}")
+            levels.denoise(denoiser.layer if of_metric is not None else None, of_metric or self.deviations, math.log1p(self.told))
         apart, lasting = levels.keep_apart(limit, self.seconds)
-        if np.count_nonzero(np.isfinite(levels.since)) <= self.at_most * len(names):
+        if np.count_nonzero(np.isfinite(levels.since) | (levels.smooth != 0.0)) <= self.at_most * len(names):
             for place in lasting.tolist():
-                distance = _Distance(float(apart[place]), float(levels.level[place]), limit, float(levels.since[place]))
+                distance = _Distance(float(apart[place]), float(levels.level[place]), _limit_of(float(apart[place]), limit, levels), float(levels.since[place]))
                 entity = Entity(kind=kind, name=names[place])
                 if metric not in self._stuck.get(entity, {}) and levels.last[place] != 0.0:  # no machine takes 0 watts: that is of the meter
                     yield from self._tell(entity, metric, distance)
@@ -155,7 +183,7 @@ class PeerMetrics:
         """Made anew where one of both is another."""
         known = self._own.get(kind)
         if known is None or known.names is not names or known.layout is not layout:
-            known = self._own[kind] = _Own(names, layout, _trained_on(kind, names, layout))
+            known = self._own[kind] = _Own(names, layout, trained_on(kind, names, layout))
         return known.mine
 
     def _readings_of(self, watch: StuckWatch, count: int) -> StuckReadings:
@@ -227,7 +255,7 @@ class PeerMetrics:
         for entity, claim in mine:
             number = place[entity.name]
             recent = np.abs(levels.newest[:, number] - levels.level[number])
-            if (recent < max(BACK * limit, 2.0 * levels.noise)).all():
+            if (recent < max(BACK * limit, 2.0 * levels.noise)).all() and levels.smooth[number] == 0.0:
                 yield from self._claims.withdraw(entity, claim.kind, now, "it shows what its peers show again")
 
     def _follow(self, kind: Kind, names: tuple[str, ...], now: float) -> Iterator[Claim]:
@@ -252,11 +280,9 @@ def _claim(entity: Entity, what: str, since: float, *lines: Evidence) -> Claim:
     return Claim(entity=entity, kind=f"{entity.kind}.{what}", score=CERTAIN, since=since, evidence=lines)
 
 
-def _trained_on(kind: Kind, names: tuple[str, ...], layout: Layout | None) -> Truths:
-    """Of these, which the job trains on: a node may have GPUs that stand idle, and a job a node that it does not use. All of them where the layout does not say it."""
-    used = {place.gpu if kind is Kind.GPU else place.node for place in layout.placements} if layout is not None else set()
-    mine = np.array([name in used for name in names], np.bool_)
-    return mine if mine.any() else np.ones(len(names), np.bool_)
+def _limit_of(apart: float, limit: float, levels: PeerLevels) -> float:
+    """The denoiser's, where the readings alone do not tell it."""
+    return limit if abs(apart) >= limit else levels.smooth_limit
 
 
 def _stands(readings: StuckReadings, place: int) -> str:
@@ -273,3 +299,72 @@ def _beside(logarithm: float) -> str:
     """
     share = round(100.0 * abs(math.expm1(logarithm)))
     return f"{share} % {'below' if logarithm < 0.0 and share else 'above'}"
+
+
+FOLLOWED = 512
+"""Machines of a kind whose windows may be taken: the medians of so many are those of all."""
+TAKEN, TAKEN_EVERY = 64, 4
+"""Windows of a metric in one tick, at most, and ticks from one to the next."""
+JOBS_KEPT = 1000
+
+
+@dataclass
+class PeerMetricsLearner:
+    """Trains the denoiser on ticks without open findings. With torch (extra `training`); without, it says so in its process and the readings alone count."""
+
+    of_gpus: tuple[str, ...] = OF_GPUS
+    of_nodes: tuple[str, ...] = OF_NODES
+    deviations: Ratio = DEVIATIONS
+    """By which the readings alone must keep apart."""
+    _jobs: dict[str, dict[str, "_Followed"]] = field(default_factory=dict, init=False, repr=False)
+    """Job → kind/metric → its levels."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The process that fits needs no levels."""
+        return type(self), (self.of_gpus, self.of_nodes, self.deviations)
+
+    def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+        """(each kind/metric, readings of a window; windows × both: 1 where it is of that metric)."""
+        watched = [(Kind.GPU, metric) for metric in self.of_gpus] + [(Kind.NODE, metric) for metric in self.of_nodes]
+        labels = tuple(f"{kind}/{metric}" for kind, metric in watched)
+        known = self._jobs[frame.job] = self._jobs.pop(frame.job, {})
+        while len(self._jobs) > JOBS_KEPT:
+            del self._jobs[next(iter(self._jobs))]
+        rows = [np.empty((0, len(labels) + LENGTH), np.float32)]
+        for place, (kind, metric) in enumerate(watched):
+            values = frame.metrics.get(kind, {}).get(metric)
+            if values is not None:
+                windows = known.setdefault(labels[place], _Followed()).windows(frame.entities[kind][:FOLLOWED], values[:FOLLOWED], frame)
+                rows.append(np.hstack([np.eye(len(labels), dtype=np.float32)[np.full(len(windows), place)], windows]))
+        return (*labels, *(f"reading {number}" for number in range(LENGTH))), np.concatenate(rows)
+
+    def fit(self, history: Mapping[str, Any], /) -> Baseline:
+        """`history`: job, time, names, matrix (windows × names). Too few windows, or no torch: nothing is denoised."""
+        model = learned(windows_of(tuple(history["names"]), np.asarray(history["matrix"])), self.deviations)
+        data = msgspec.msgpack.encode(model)
+        return Baseline(name=NAME, job=str(history["job"]), digest=digest_of(NAME, data), fitted=float(history["time"]), data=data)
+
+
+@dataclass
+class _Followed:
+    """The levels of one metric of a job, as its learner sees them."""
+
+    levels: PeerLevels = field(default_factory=PeerLevels)
+    names: tuple[str, ...] = ()
+    ticks: int = 0
+
+    def windows(self, names: tuple[str, ...], values: Floats, frame: Frame) -> Floats:
+        """Those that are taken in this tick; windows × readings."""
+        if names != self.names:
+            place = {name: number for number, name in enumerate(self.names)}
+            self.levels.move(np.array([place.get(name, -1) for name in names], np.int64))
+            self.names = names
+        compared = self.levels.update(values, frame.time, PeerMetrics.peers)
+        self.ticks += 1
+        if not compared or self.ticks % TAKEN_EVERY or self.levels.noise <= 0.0:
+            return np.empty((0, LENGTH), np.float32)
+        columns = np.flatnonzero(self.levels.learned >= LEARNED)
+        if len(columns) > TAKEN:
+            columns = np.roll(columns, -(self.ticks // TAKEN_EVERY * TAKEN) % len(columns))[:TAKEN]
+        windows = self.levels.windows(columns).astype(np.float32)
+        return windows[np.isfinite(windows).all(axis=1)]

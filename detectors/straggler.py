@@ -19,7 +19,8 @@ Other ranks have other work: where tensor ranks are compared with one another be
 the machine where one worker after the other was slow and kept up again, also over epochs, for their slowness may be why these began: the work wanders (features/wandering_work.py). Both are worker.unequal_compute; who stays slow for
 three times as long as any of the others is named after all.
 
-What Python's garbage collector took, and a step in which torch.compile made a graph anew, are the script's doing: they are no sign of a slow machine.
+What Python's garbage collector took, and a step in which torch.compile made a graph anew, are the script's doing: they are no sign of a slow machine. Nor is what a worker's timers say beyond
+the length of its own step (features/phase_sums.py), which `timer_sums` tells of.
 
 The more a worker stands in the run queue, the slower it has to be. Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
 second, too coarsely for the steps in it (measured: 4 workers on 2 cores with 4 to 8 others' processes; of ten
@@ -30,8 +31,10 @@ was slow in all of them by both).
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from statistics import median
 from typing import ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,10 +44,13 @@ from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Integers, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims
+from .features.critical_path import CriticalPath, SlownessCost, off_path
 from .features.current_steps import CurrentSteps
 from .features.own_compute import COMPUTE, LONGER, compute_of, longer_sequences, of_the_script, work_of
 from .features.peer_roles import PeerRoles, peer_roles
+from .features.phase_sums import PhaseSums
 from .features.processor_signals import ProcessorSignals
+from .features.step_estimate import NOTICEABLE
 from .features.step_time import lower_quartile, phase, zero_if_unknown
 from .features.wandering_work import WanderingWork
 
@@ -54,6 +60,11 @@ ROWS = 64
 """Steps kept for the window at most; of shorter steps some are left out."""
 MOST_QUEUED = 0.8
 """Share of the time in the run queue that is counted at most: who computes 32 times as long as its peers is slow on any machine."""
+
+ALONE = 64
+"""Workers at most, of many that are slow at once, that are weighed each by itself; the others all together."""
+WEIGHED_EACH = 8
+"""Observations: so often it is looked again whether the others wait for a worker that was told."""
 
 LIKE_PEERS = 3
 """Steps at least in which a worker is slow without more work than its peers, until it is accused."""
@@ -85,6 +96,27 @@ class _Row(NamedTuple):
     """Less the run queue, and not per token."""
     more: NDArray[np.bool_]
     """It had more tokens, or longer sequences, than the lower quartile of its peers."""
+
+
+class _Judged(NamedTuple):
+    """What the window shows of all workers."""
+
+    rows: list[_Row]
+    clock: Floats
+    """Steps × workers; and so is `own`, less what is excused."""
+    own: Floats
+    share: Floats
+    """Of the steps in which each is slow."""
+    needed: Floats
+    """How slow each has to be."""
+
+    def proofs(self, index: int, name: str) -> tuple[Evidence, Evidence]:
+        """How slow that worker is, and at which speed it runs."""
+        ratios = np.minimum(self.clock[:, index], self.own[:, index])
+        ratio = median(ratios[np.isfinite(ratios)].tolist())  # ten times as fast as numpy's for a few numbers
+        often = f"in {self.share[index]:.0%} of the last {len(self.rows)} steps; it is no wait for others, for data or for a processor"
+        slow = Evidence(text=f"worker {name} computes {ratio:.2f} times as long as its fast peers, {often}", metric="compute_ratio", value=ratio, threshold=float(self.needed[index]))
+        return slow, Evidence(text=f"it runs at {1 / ratio:.2f} of their speed", metric="speed", value=1 / ratio)
 
 
 @dataclass
@@ -126,6 +158,12 @@ class Straggler:
     _found: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """Worker that is slow without more work that is seen → observation in which it was found."""
     _wandering: WanderingWork = field(default_factory=lambda: WanderingWork(apart=APART), init=False, repr=False)
+    _sums: PhaseSums = field(default_factory=PhaseSums, init=False, repr=False)
+    _path: CriticalPath = field(default_factory=CriticalPath, init=False, repr=False)
+    _off_path: set[str] = field(default_factory=set, init=False, repr=False)
+    """Slow workers that nobody waits for, as they were told."""
+    _weighed_at: int = field(default=0, init=False, repr=False)
+    """Observation in which it was looked last whether the others wait for those that were told."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -133,6 +171,8 @@ class Straggler:
         for event, why in self._steps.ends(frame):
             self._rows.clear()
             self._slow_since.clear()
+            self._path.forget()
+            self._off_path.clear()
             self._pass(self._found)
             yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
@@ -162,6 +202,9 @@ class Straggler:
         busy = compute_of(step)
         if busy is None:
             return
+        beyond = self._sums.beyond(step, busy, self._roles)
+        busy = busy - beyond
+        self._path.add(step, frame.layout, busy)
         queued, step_s = self._queued(step), zero_if_unknown(step.values["step_s"])
         waited = queued * step_s
         own = np.maximum(busy - waited - of_the_script(step, busy), 0.1 * busy)
@@ -230,9 +273,15 @@ class Straggler:
         share = np.where(held_back, 0.0, slow.mean(axis=0)).astype(np.float32)
         whatever = self._whatever_tokens_cost(slow, needed, rows)
         self._pass([name for name, again in zip(self._workers, share <= self.recovered, strict=True) if again])
-        for index in np.flatnonzero(self._named(share)).tolist():
-            doubt = UNKNOWN_WORK if not self._work_known else MORE_WORK if not whatever[index] else self._doubt(index, share)
-            yield from self._slow(index, clock[:, index], own[:, index], share[index], float(needed[index]), rows, doubt)
+        judged = _Judged(rows, clock, own, share, needed)
+        named = np.flatnonzero(self._named(share)).tolist()
+        cost, again = self._cost(share, named)
+        if again:
+            yield from self._weigh_again(judged, cost)
+        keep_up = self._ranks_that_keep_up(share)
+        for place, index in enumerate(named):
+            doubt = UNKNOWN_WORK if not self._work_known else MORE_WORK if not whatever[index] else self._doubt(index, keep_up)
+            yield from self._slow(index, judged, doubt, cost, alone=place < ALONE)
         yield from self._lacking(by_clock >= self.share, share < self.share, clock, rows)
         yield from self._recover(share, by_clock, frame)
 
@@ -242,9 +291,15 @@ class Straggler:
             found = self._found.pop(worker)
             self._wandering.add(worker, found, self._observed - found)
 
-    def _doubt(self, index: int, share: Floats) -> Evidence | None:
+    def _ranks_that_keep_up(self, share: Floats) -> NDArray[np.bool_]:
+        """Of each worker: somebody with the very ranks that it has is not slow."""
+        ranks = self._roles.same_ranks
+        found: NDArray[np.bool_] = np.isin(ranks, ranks[share < self.share])
+        return found
+
+    def _doubt(self, index: int, keep_up: NDArray[np.bool_]) -> Evidence | None:
         """Why the machine of that worker, which is slow with no more work than is seen of others, need not be at fault; None if nothing says so."""
-        if not (share[self._roles.same_ranks == self._roles.same_ranks[index]] < self.share).any():
+        if not keep_up[index]:
             return WORK_OF_RANK
         worker = self._workers[index]
         since = self._found.setdefault(worker, self._observed)
@@ -280,8 +335,12 @@ class Straggler:
     def _named(self, share: Floats) -> NDArray[np.bool_]:
         """The slow ones; beside one of them half of the share will do: what slows a node slows all of its workers."""
         slow = share >= self.share
-        nodes = np.array([node_of_worker(worker) for worker in self._workers])
-        named: NDArray[np.bool_] = slow | (np.isin(nodes, nodes[slow]) & (share >= 0.5 * self.share))
+        if not slow.any():
+            return slow
+        crowd = {self._roles.nodes[index] for index in np.flatnonzero(slow).tolist()}
+        named = slow.copy()
+        beside = np.flatnonzero(~slow & (share >= 0.5 * self.share)).tolist()
+        named[[index for index in beside if self._roles.nodes[index] in crowd]] = True
         return named
 
     def _window(self) -> list[_Row] | None:
@@ -293,26 +352,58 @@ class Straggler:
         enough = len(rows) >= self.steps and newest - rows[0].end >= 0.8 * self.seconds
         return rows if enough else None
 
-    def _slow(self, index: int, clock: Floats, own: Floats, share: float, needed: float, rows: list[_Row], doubt: Evidence | None) -> Iterator[Claim]:
-        """`doubt`: why it may have more work."""
-        worker = Entity(kind=Kind.WORKER, name=self._workers[index])
-        ratio = float(np.median(np.minimum(clock, own)))
-        proofs = (
-            Evidence(
-                text=f"worker {worker.name} computes {ratio:.2f} times as long as its fast peers, in {share:.0%} of "
-                f"the last {len(rows)} steps; it is no wait for others, for data or for a processor",
-                metric="compute_ratio",
-                value=ratio,
-                threshold=needed,
-            ),
-            Evidence(text=f"it runs at {1 / ratio:.2f} of their speed", metric="speed", value=1 / ratio),
-        )
+    def _slow(self, index: int, judged: _Judged, doubt: Evidence | None, cost: SlownessCost | None, *, alone: bool) -> Iterator[Claim]:
+        """Tell of a worker that is not told of yet. `doubt`: why it may have more work; `cost`: of all that are slow; `alone`: say what it costs by itself."""
+        name = self._workers[index]
+        worker = Entity(kind=Kind.WORKER, name=name)
+        if (worker, "worker.slow") in self._claims or (doubt is not None and (worker, "worker.unequal_compute") in self._claims):
+            return
+        since, proofs = judged.rows[0].end, (*judged.proofs(index, name), *_cost_line(cost, index, name, alone=alone))
         if doubt is None:
-            claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
+            self._weigh(index, cost, alone=alone)
+            claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=since, evidence=(*proofs, *self._off_path_line(name)))
         else:
-            claim = Claim(entity=worker, kind="worker.unequal_compute", score=0.7, since=rows[0].end, evidence=(*proofs, doubt))
-        if (worker, "worker.slow") not in self._claims:
-            yield from self._claims.report(claim, revise=False)
+            claim = Claim(entity=worker, kind="worker.unequal_compute", score=0.7, since=since, evidence=(*proofs, doubt))
+        yield from self._claims.report(claim, revise=doubt is None)
+
+    def _cost(self, share: Floats, named: list[int]) -> tuple[SlownessCost | None, bool]:
+        """Of all that are slow, None where it cannot be said or nothing is to be told; and whether it is time to look again at those that were told. `share`: of the steps in which each worker is slow."""
+        known = {entity.name for entity, kind in self._claims.open if kind in ("worker.slow", "worker.unequal_compute")}
+        again = bool(known) and self._observed - self._weighed_at >= WEIGHED_EACH
+        self._weighed_at = self._observed if again else self._weighed_at
+        new = any(self._workers[index] not in known for index in named)
+        return (self._path.cost(share > self.recovered, self._roles) if new or again else None), again
+
+    def _weigh(self, index: int, cost: SlownessCost | None, *, alone: bool) -> None:
+        """Whether the others wait for that one at all, or would once the other slow ones are as fast as their peers. Where that cannot be said they may."""
+        worker = self._workers[index]
+        saved = cost.together if cost is not None else None
+        if cost is not None and alone and cost.together.share >= NOTICEABLE / 2:
+            saved = cost.remaining(index)
+        if saved is None or saved.share >= NOTICEABLE:
+            self._off_path.discard(worker)
+        elif saved.share < NOTICEABLE / 2:
+            self._off_path.add(worker)
+
+    def _weigh_again(self, judged: _Judged, cost: SlownessCost | None) -> Iterator[Claim]:
+        """Those that were told, and now are waited for or not, other than they were told. One that is slow less often by now may be about to keep up: the newest steps do not show that nobody waits for it."""
+        index_of = {name: index for index, name in enumerate(self._workers)}
+        looked_at = 0
+        for (worker, kind), claim in list(self._claims.open.items()):
+            index = index_of.get(worker.name)
+            if kind != "worker.slow" or index is None or judged.share[index] <= self.recovered:
+                continue
+            before, still = worker.name in self._off_path, bool(judged.share[index] >= self.share)
+            alone, looked_at = looked_at < ALONE, looked_at + 1
+            if before or still:
+                self._weigh(index, cost, alone=alone)
+            if before != (worker.name in self._off_path):
+                proofs = judged.proofs(index, worker.name) if still else claim.evidence[:2]
+                line = _cost_line(cost, index, worker.name, alone=alone)
+                yield from self._claims.report(msgspec.structs.replace(claim, evidence=(*proofs, *line, *self._off_path_line(worker.name))))
+
+    def _off_path_line(self, worker: str) -> tuple[Evidence, ...]:
+        return (off_path(),) if worker in self._off_path else ()
 
     def _lacking(self, slow: NDArray[np.bool_], not_sick: NDArray[np.bool_], clock: Floats, rows: list[_Row]) -> Iterator[Claim]:
         """Slow by the clock for want of a processor, where the host shows it; nothing is said where nothing shows why."""
@@ -325,7 +416,7 @@ class Straggler:
             node = node_of_worker(worker)
             if node not in told:
                 told.add(node)
-                cost = f"worker {worker} computes {float(np.median(clock[:, index])):.2f} times as long as its fast peers"
+                cost = f"worker {worker} computes {float(np.nanmedian(clock[:, index])):.2f} times as long as its fast peers"
                 make = self._signals.quota_claim if held_back[index] else self._signals.contention_claim
                 yield from self._claims.report(make(node, rows[0].end, cost), revise=False)
 
@@ -335,7 +426,15 @@ class Straggler:
         for entity, kind in list(self._claims.open):
             index = index_of.get(entity.name)
             if kind in ("worker.slow", "worker.unequal_compute") and (index is None or share[index] <= self.recovered):
+                self._off_path.discard(entity.name)
                 yield from self._claims.withdraw(entity, kind, frame.time, "it keeps up with its peers")
             elif kind in ("host.contended", "cpu.throttled") and entity.name not in held_up:
                 yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
 
+
+def _cost_line(cost: SlownessCost | None, index: int, name: str, *, alone: bool) -> tuple[Evidence, ...]:
+    """What that worker costs, if it is known."""
+    if cost is None:
+        return ()
+    line = cost.line(index, name) if alone else cost.line_together(name)
+    return (line,) if line is not None else ()

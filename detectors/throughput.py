@@ -22,6 +22,7 @@ from .features.active_claims import ActiveClaims
 from .features.current_steps import CurrentSteps
 from .features.metric_shifts import MetricShifts
 from .features.processor_signals import ProcessorSignals, UsualSignals
+from .features.step_estimate import RecentWork
 from .features.throughput_level import NOBODY, Level, Span, StepCost, TypicalStep, cost_of, level_of, span_of, typical
 
 KIND = "job.throughput_lost"
@@ -89,6 +90,7 @@ class ThroughputLoss:
     _shifts: MetricShifts = field(default_factory=MetricShifts, init=False, repr=False)
     _unseen: dict[tuple[Entity, str], int] = field(default_factory=dict, init=False, repr=False)
     """Explanations that were told → in how many spans in succession they have not been seen since."""
+    _recent: RecentWork = field(default_factory=RecentWork, init=False, repr=False)
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _usual: UsualSignals = field(default_factory=UsualSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
@@ -106,6 +108,7 @@ class ThroughputLoss:
         for step in self._steps.of(frame):
             if self._claims.open and (step.epoch != self._epoch or len(step.workers) != self._workers):
                 yield from self._claims.withdraw_all(step.end, "its workers have changed")
+            self._recent.add(step, frame.layout)
             if self._add(step):
                 yield from self._judge(job)
 
@@ -113,6 +116,7 @@ class ThroughputLoss:
 
     def _begin_epoch(self) -> None:
         self._epoch, self._partial = -1, False
+        self._recent.forget()
         self._shifts.drop()
         self._open_span.clear()
         self._steady.clear()
@@ -268,6 +272,8 @@ class ThroughputLoss:
             parts = ((name, getattr(now, part), getattr(level.step, part)) for name, part in _PARTS)
             told = ", ".join(f"{name} {after:.3f} s ({before:.3f} s before)" for name, after, before in parts)
             lines.append(Evidence(text=f"of each step: {told}"))
+        if (saved := self._recent.best()) is not None:
+            lines.append(saved)
         lines += self._moved
         if not explained and not self._moved:
             lines.append(Evidence(text="nothing that was seen explains it: the cause is unknown"))

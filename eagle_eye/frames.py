@@ -90,6 +90,8 @@ class Frame:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     reporting: Mapping[str, float] = field(default_factory=dict)
     """Node → time of its newest batch of this job (kept while the job lasts, so silence can be seen)."""
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    """Node whose clock is off → seconds that it is ahead of the marks' clock, less than 0 where it is behind (node_clocks.py)."""
     past: Past = _no_past
 
 
@@ -265,6 +267,7 @@ class FrameBuilder:
             topology=self.topology,
             baselines=self.baselines,
             reporting=self._reporting.copy(),
+            clocks=self._clocks.ahead(),
         )
 
     # --- taking records in ---------------------------------------------------------------------------------------

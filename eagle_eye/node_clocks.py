@@ -70,6 +70,10 @@ class NodeClocks:
         """Seconds to add to a time of this node; 0 where its clock is right as far as is known."""
         return self._offsets.get(node, 0.0)
 
+    def ahead(self) -> dict[str, float]:
+        """Node whose clock is off → seconds that it is ahead of the marks' clock; less than 0 where it is behind."""
+        return {node: -offset for node, offset in self._offsets.items()}
+
     def time_of(self, event: Event, mark: float, newest: BatchHeader | None = None) -> float:
         """When an event happened, on the marks' clock: never later than the mark behind it.
 

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 from .types import Entity, Kind, Layout, Topology
 
+ON_GPU = "on_gpu:"
+"""Begins the metric of a line of evidence that says on which GPU a worker computes; its UUID follows."""
+
 
 def with_layout(topology: Topology, layout: Layout) -> Topology:
     """The topology with the nodes, GPUs, workers and the job that a layout speaks of; what is known already stays."""

@@ -10,6 +10,7 @@ from detectors.features.launcher_states import OF_A_STOP
 from eagle_eye.types import Severity
 
 from .consequences import (
+    MOUNTS_BROKEN,
     OF_A_LOSS,
     OF_LOSSES,
     OWN_END,
@@ -41,7 +42,7 @@ class Cause:
     """Kind of the finding that shows it."""
     severity: Severity
     statuses: tuple[str, ...] = ()
-    """Only with one of these statuses (eagle_eye/error_statuses.py); () = with any."""
+    """Only with one of these statuses (eagle_eye/error_statuses.py); () = with any, "" = with none that another row of the kind has."""
     follows: tuple[Consequence, ...] = ()
     accuses: bool = True
     """False: the worker or node that reports it is no culprit."""
@@ -93,7 +94,7 @@ CAUSES = (
         together_s=5.0,
         early_s=10.0,
         late_s=LONG_LIVED_S,
-        rivals=(("network to the node cut", "whether it answers on another network; its own log after it is back"),),
+        rivals=(("network to the node cut", "the network test that the other launchers run by themselves; its own log after it is back"),),
     ),
     Cause(
         "gpu lost", "gpu.lost", Severity.SEV1, follows=(*SAME_NODE, *OF_A_LOSS), early_s=5.0, late_s=LONG_LIVED_S
@@ -129,7 +130,7 @@ CAUSES = (
         )
         for word, statuses, rivals in (
             ("launcher stopped", (OF_A_STOP,), ()),
-            ("launcher lost", (), (("control channel of the node cut", "whether the launcher's process still lives"),)),
+            ("launcher lost", (), (("control channel of the node cut", "the network test that the other launchers run by themselves; whether the launcher's process still lives"),)),
         )
     ),
     Cause(
@@ -147,7 +148,7 @@ CAUSES = (
         for word in ("illegal memory access", "out of memory", "cuda error")
     ),
     *(
-        Cause("storage error", kind, Severity.SEV2, ("storage error",), (*SAME_WORKER, *VICTIMS), accuses=False, rivals=_STORAGE, together_s=10.0)
+        Cause("storage error", kind, Severity.SEV2, ("storage error",), (*SAME_WORKER, *VICTIMS, *MOUNTS_BROKEN), accuses=False, rivals=_STORAGE, together_s=10.0)
         for kind in ("worker.exception", "worker.exited")
     ),
     Cause("storage error", "checkpoint.failed", Severity.SEV3, accuses=False, rivals=_STORAGE),
@@ -162,7 +163,7 @@ CAUSES = (
         (*OWN_TROUBLE, *VICTIMS),
         rivals=(
             ("out of memory on the host", "a line of the kernel's out-of-memory killer; memory of the node before"),
-            ("ended by the scheduler or a person", "the scheduler's log"),
+            ("preempted, or ended by the scheduler or a person", "the scheduler's log: of all workers of a node at once before all (sacct -j JOB, kubectl describe pod)"),
         ),
     ),
     *(
@@ -235,6 +236,7 @@ CAUSES = (
         "slow worker",
         "worker.slow",
         Severity.SEV2,
+        statuses=("",),  # above the row below, so that one for which nobody waits hides none for which all do
         follows=(
             *STALLS,
             Consequence("worker.slower", Scope.WORKER),
@@ -253,6 +255,11 @@ CAUSES = (
             ("other processes on its host", "time in the run queue"),
         ),
     ),
+    Cause(
+        "slow worker off the critical path", "worker.slow", Severity.SEV3, ("off the critical path",),
+        (Consequence("worker.slower", Scope.WORKER), Consequence("worker.unequal_compute", Scope.WORKER)), together_s=30.0, early_s=30.0,
+        rivals=(("a part of the step that is not measured", "whether steps become shorter once that worker keeps up"),),
+    ),
     *(
         Cause(word, kind, Severity.SEV3, (status,), (*VICTIMS, *OWN_END, *PORTS_DOWN), accuses=False, together_s=10.0, early_s=10.0)
         for word, status in (
@@ -270,7 +277,7 @@ CAUSES = (
         accuses=False,
         early_s=5.0,
         rivals=(
-            ("a broken link", "the flight recorders: who entered the collective, and on which connections it waits"),
+            ("a broken link", "the network test between the launchers, which runs by itself; the flight recorders: on which connections a collective waits"),
             ("a worker that hangs inside the collective", "the stacks of all workers"),
         ),
     ),
@@ -281,7 +288,7 @@ CAUSES = (
         ("trains",),
         accuses=False,
         early_s=5.0,
-        rivals=(("launchers that have stopped", "whether their processes answer, and what their logs say"),),
+        rivals=(("launchers that have stopped", "the network test, which runs by itself: whether their hosts answer; and what their logs say"),),
     ),
     Cause(
         "job waiting",
@@ -289,10 +296,20 @@ CAUSES = (
         Severity.SEV2,
         accuses=False,
         early_s=5.0,
-        rivals=(("a broken network between the launchers", "whether their nodes reach one another, and what their logs say"),),
+        rivals=(("a broken network between the launchers", "the network test between them, which runs by itself; and what their logs say"),),
     ),
     Cause("launcher stopped", "launcher.stopped", Severity.INFO, accuses=False, together_s=10.0),
     Cause("node unused", "node.unused", Severity.INFO, accuses=False, together_s=10.0),
+    Cause(
+        "silent corruption",
+        "replay.differs",
+        Severity.SEV3,
+        follows=(*OF_LOSSES, Consequence("replica.differs")), together_s=0.0, early_s=float("inf"),
+        rivals=(
+            ("kernels that are not deterministic with the batches of this worker alone", "whether other workers' replays differ, too, and whether it comes back on the same machine"),
+            ("a broken GPU or memory", "whether it comes back on the same machine: its ECC counters, and the GPU's diagnosis (dcgmi diag -r 3)"),
+        ),
+    ),
     Cause(
         "silent corruption",
         "replica.differs",
@@ -384,13 +401,24 @@ CAUSES = (
         early_s=30.0,
         rivals=(("a slow machine", "tokens per worker, if the script logs them"), ("more work than its peers", "tokens per worker, if the script logs them")),
     ),
+    *(
+        Cause(word, kind, Severity.INFO, accuses=False, rivals=(rival,))
+        for word, kind, rival in (
+            ("unequal stages", "stage.unequal", ("a slow machine in that stage, where there is one replica alone", "clocks, temperature and power of its GPUs beside those of the other stages")),
+            ("unequal work", "work.unequal", ("machines whose speed varies", "the length of the sequences of each worker, if the script logs it")),
+        )
+    ),
+    Cause(
+        "slow link", "link.slow", Severity.INFO, follows=(Consequence("communication.slow"), *SLOWNESS), accuses=False, together_s=30.0, early_s=60.0,
+        rivals=(("another job's traffic", "what else uses that link or switch"), ("a host that hands its messages over late", "processors and run queue of that node")),
+    ),
     Cause(
         "slow communication",
         "communication.slow",
         Severity.INFO,
         follows=SLOWNESS,
         early_s=float("inf"),
-        rivals=(("a slow link", "bytes per second and errors of each node's interfaces"), ("another job's traffic", "what else uses the switch")),
+        rivals=(("a slow link", "the network test between the launchers, which runs by itself; bytes per second and errors of each node's interfaces"), ("another job's traffic", "what else uses the switch")),
     ),
     Cause("slow input", "input.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
     Cause("garbage collection", "garbage_collection.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
@@ -410,6 +438,8 @@ CAUSES = (
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
     Cause("unusual node", "node.unforeseen", Severity.INFO, together_s=30.0),
+    Cause("unusual GPU", "gpu.unusual", Severity.INFO, accuses=False, together_s=30.0),
+    Cause("unusual worker", "worker.unusual", Severity.INFO, accuses=False, together_s=30.0),
     *(
         Cause(
             "unlike its peers",
@@ -429,6 +459,9 @@ CAUSES = (
     Cause("nccl outlier ranks", "nccl.outlier_ranks", Severity.INFO, accuses=False, together_s=30.0, rivals=(("ranks that wait in another communicator", "their stacks and flight recorders"),)),
     Cause("log error", "log.error", Severity.INFO, accuses=False, together_s=10.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
+    Cause("telemetry late", "telemetry.late", Severity.INFO, accuses=False, together_s=30.0, rivals=(("a node that is cut off from the stream alone", "the agent's log and spool on that node"),)),
+    Cause("clock skewed", "clock.skewed", Severity.INFO, accuses=False, together_s=30.0, rivals=(("telemetry that is held up on its way, always as long", "the agent's log and spool on that node, and chronyc tracking there"),)),
+    Cause("doubtful timers", "timers.doubtful", Severity.INFO, accuses=False, together_s=30.0, rivals=(("phases that overlap on that worker alone", "what its script, and no other, times within another phase"),)),
     Cause("site alert", "site.alert", Severity.INFO, accuses=False),
     Cause("rule fired", OF_RULES, Severity.INFO, accuses=False, together_s=30.0),
     Cause("preemption notice", "scheduler.preemption", Severity.INFO, accuses=False, together_s=60.0),
@@ -436,9 +469,11 @@ CAUSES = (
     Cause("link down", "link.down", Severity.INFO, accuses=False, together_s=10.0, rivals=(("a switch that is down", "whether links of other nodes went down with it"),)),
     Cause("link degraded", "link.degraded", Severity.INFO, accuses=False, together_s=10.0),
     Cause("link errors", "link.errors", Severity.INFO, accuses=False, together_s=30.0),
-    Cause("storage hung", "storage.hung", Severity.INFO, accuses=False, together_s=30.0, rivals=(("the network to its server", "whether other mounts of that server answer, and links of the node"),)),
+    Cause("storage hung", "storage.hung", Severity.INFO, accuses=False, together_s=30.0, rivals=(("the network to its server", "the storage test that each launcher runs by itself: whether it answers on other nodes; and links of the node"),)),
     Cause("storage read-only", "storage.read_only", Severity.INFO, accuses=False, together_s=30.0),
     Cause("storage slow", "storage.slow", Severity.INFO, accuses=False, together_s=60.0, rivals=(("other jobs' traffic", "what else uses the server"),)),
+    Cause("network tested", "network.tested", Severity.INFO, accuses=False),
+    Cause("storage tested", "storage.tested", Severity.INFO, accuses=False),
     Cause("unknown", "*", Severity.INFO, accuses=False, together_s=10.0),
 )
 

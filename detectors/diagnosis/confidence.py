@@ -6,6 +6,9 @@
 `score` that of the findings: the mean of a Beta distribution that begins with what holds for all causes, and less where the findings are less sure. It rises with the score, never says 1.0, and comes near to what
 was right where there were many. A cause that was never drilled keeps its score. The drills are synthetic: the counts say how often the chain is right about faults as these have them, and a site's own may differ.
 
+Where the telemetry is in doubt that the findings rest on, the incident says less than that (telemetry_doubt.py). So it does of a node all of whose workers were ended by a signal while nobody was heard who
+does that: a preemption, a shutdown or a person looks the same where the notice did not come, as it does not from an agent that is gone.
+
 Nothing acts on it alone: what evicts asks the findings' score, too (`Culprit.score`).
 """
 
@@ -16,6 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
+KILLED = "worker killed"
+HALF = 0.5
+"""Of the confidence where a whole node's workers were killed and nobody was heard who did it."""
 PRIOR = 5.0
 """Accusations that the beginning counts for."""
 OF_SCORE = 0.25
@@ -31,9 +37,9 @@ class AccusationCounts(NamedTuple):
     """Of these, with the true cause and exactly the true culprits."""
 
 
-def calibrated(cause: str, score: float) -> float:
-    """0 to 1."""
-    return round(confidence_of(accusation_counts(), cause, score), 3)
+def calibrated(cause: str, score: float, *, unheard: bool = False) -> float:
+    """0 to 1. unheard: a whole node's workers were killed, and nobody was heard who did it."""
+    return round((HALF if unheard else 1.0) * confidence_of(accusation_counts(), cause, score), 3)
 
 
 def confidence_of(counts: Mapping[str, AccusationCounts], cause: str, score: float) -> float:

@@ -51,8 +51,8 @@ SLOWNESS = (
     Consequence("job.very_slow"),
 )
 """What a job shows that does less than it did."""
-UNUSUAL = (Consequence("node.unusual", Scope.NODE), Consequence("node.unforeseen", Scope.NODE))
-"""What the metrics of a node show on which something is wrong."""
+UNUSUAL = tuple(Consequence(kind, Scope.NODE) for kind in ("node.unusual", "node.unforeseen", "gpu.unusual", "worker.unusual"))
+"""What the metrics of a node, and of what is on it, show where something is wrong."""
 VICTIMS = (
     Consequence("worker.exception", what=Selection.VICTIM),
     Consequence("worker.exited", what=Selection.VICTIM),
@@ -68,6 +68,8 @@ WAITS_FOR_LAUNCHERS = (Consequence("job.waiting"),)
 """Of a launcher that is gone, or all of its node: those that are left may not be enough."""
 PORTS_DOWN = (Consequence("link.down", early_s=60.0),)
 """The ports that connections broke at: they went down before, and say where (network_place.py)."""
+MOUNTS_BROKEN = (Consequence("storage.hung", early_s=60.0), Consequence("storage.read_only", early_s=60.0))
+"""Of a file that was refused: the mounts that broke before, or are seen to be broken then, say where (narrowest_place.py)."""
 SAME_WORKER = (Consequence("*", Scope.WORKER),)
 OWN_TROUBLE = (
     Consequence("worker.stalled", Scope.WORKER),

@@ -7,9 +7,11 @@ import msgspec
 
 from eagle_eye.types import Evidence, Finding, Incident, Severity, Topology, digest_of
 
-from .finding_relations import Roots, are_one_fault, explains, strength
+from .finding_relations import Roots, are_one_fault, explains, strength, tested_for
 from .incident_composition import COUNT, PARTS_KEPT, compose, roots_of
+from .path_test_evidence import TESTED, without_tests
 from .shared_faults import with_victims
+from .telemetry_doubt import DOUBTFUL, TRUSTED, TelemetryDoubt, doubts_of
 
 IDS_KEPT = 1024
 """Findings that an incident names; further ones are counted by kind."""
@@ -36,6 +38,7 @@ class Diagnosis:
         for finding in _in_order(findings):
             _fold(finding, cases, topology)
         _absorb(cases, topology)
+        _doubt(cases, findings, topology)
         time = max((finding.time for finding in findings), default=0.0)
         yield from with_victims([incident for case in cases for incident in case.revised(time)], opened, topology)
 
@@ -54,12 +57,13 @@ class _Case:
         self.ids = dict.fromkeys(incident.findings)
         self.more = dict(incident.more)
         self._roots: Roots | None = None
+        self.doubt = TRUSTED
 
     @property
     def roots(self) -> Roots:
         """The findings that are the fault."""
         if self._roots is None:
-            self._roots = Roots(roots_of(list(self.parts.values()), self._topology) if self.parts else (), self._topology)
+            self._roots = Roots(roots_of(without_tests(self.parts.values()), self._topology) if self.parts else (), self._topology)
         return self._roots
 
     def take(self, findings: Iterable[Finding]) -> None:
@@ -69,7 +73,7 @@ class _Case:
             beside = not known and finding.active and self._roots is not None and self._roots.beside(finding)
             minor = beside or (not known and self._roots is not None and self._roots.explain(finding))
             fresh = self._name(finding)
-            if minor and len(self.parts) >= PARTS_KEPT:
+            if minor and len(self.parts) >= PARTS_KEPT and finding.kind not in TESTED:
                 self.more[finding.kind] = self.more.get(finding.kind, 0) + fresh
                 continue
             if known or fresh or finding.active:
@@ -100,7 +104,7 @@ class _Case:
         now = msgspec.structs.replace(
             before, time=time, parts=tuple(self.parts.values()), findings=tuple(self.ids), more=self.more
         )
-        revised = compose(now, self._topology)
+        revised = compose(now, self._topology, self.doubt)
         if self._fresh or _says(revised) != _says(before):
             yield msgspec.structs.replace(revised, revision=before.revision + 1)
         elif revised.more != before.more or _over(revised) != _over(before):
@@ -122,9 +126,11 @@ def _fold(finding: Finding, cases: list[_Case], topology: Topology) -> None:
         return  # the end of something that no open incident holds
     if case is None:
         fitting = [case for case in cases if case.incident.active and _fits(finding, case, topology)]
-        case = min(fitting, key=lambda case: strength(case.roots.first), default=None)
+        asked = tested_for(finding)  # a test belongs to the incident for which it was asked, also where a stronger one of the job is open
+        case = min(fitting, key=lambda case: (case.incident.id != asked, strength(case.roots.first)), default=None)
     if case is None:
-        cases.append(_Case(_opened(finding), topology, fresh=True))
+        if finding.kind not in TESTED:  # a test is evidence of an incident, and none by itself
+            cases.append(_Case(_opened(finding), topology, fresh=True))
     else:
         case.take((finding,))
 
@@ -146,6 +152,17 @@ def _absorb(cases: Sequence[_Case], topology: Topology) -> None:
         if wider is not None:
             wider.take(tuple(narrow.parts.values()))
             narrow.part_of, narrow.touched = wider.incident.id, True
+
+
+def _doubt(cases: Sequence[_Case], findings: Sequence[Finding], topology: Topology) -> None:
+    """What is known against the telemetry of each job. Where that has changed, the incidents that rest on it are revised."""
+    known = doubts_of(((case.incident.job, case.parts.values()) for case in cases), topology)
+    changed = [finding for finding in findings if finding.kind in DOUBTFUL]
+    for case in cases if known or changed else ():
+        case.doubt = known.get(case.incident.job, TRUSTED)
+        news = TelemetryDoubt(tuple(finding for finding in changed if finding.job == case.incident.job), topology)
+        if news and case.incident.active and news.concerns(case.roots, tuple(case.parts.values())):
+            case.touched = True
 
 
 def _follows(narrow: _Case, wide: _Case, topology: Topology) -> bool:

@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from eagle_eye.error_statuses import BY_NAME
+from eagle_eye.tested_causes import FOR_INCIDENT
 from eagle_eye.topology import gpu_of, node_of
 from eagle_eye.types import Finding, Severity, Topology
 from eagle_eye.xids import Xid, xid_of_status
 
 from .causes import CAUSES, OF_RULES, Cause
 from .consequences import Consequence, Scope, Selection
+from .path_test_evidence import TESTED, is_test_for
 
 FOLLOWER_EARLY_S = 0.25
 """An end that is no symptom by its own words follows from another only if it did not come first, clocks aside."""
@@ -35,6 +37,12 @@ def status_of(finding: Finding) -> str:
         if line.status:
             return line.status
     return ""
+
+
+def tested_for(finding: Finding) -> str:
+    """The incident for which a test was asked (path_tests.py), '' if it is none or nobody said."""
+    told = (line.metric.removeprefix(FOR_INCIDENT) for line in finding.evidence if line.metric.startswith(FOR_INCIDENT))
+    return next(told, "") if finding.kind in TESTED else ""
 
 
 def cause_of(finding: Finding) -> tuple[int, Cause]:
@@ -85,6 +93,8 @@ def explains(cause: Finding, other: Finding, topology: Topology) -> bool:
     if cause.job != other.job or cause.id == other.id:
         return False
     row, later_s = cause_of(cause)[1], other.since - cause.since
+    if is_test_for(row.word, other.kind):  # however long it took to be asked for
+        return True
     if later_s > row.late_s:
         return False
     return any(

@@ -13,15 +13,17 @@ from eagle_eye.types import (
     Finding,
     Incident,
     Kind,
-    Rival,
     Severity,
     Topology,
 )
 
 from .causes import EVERYWHERE, LASTING, PROGRAM_ON_GPU, RECOVERY_S, WHOLE_NODE, Cause
-from .confidence import calibrated
+from .confidence import KILLED, calibrated
 from .finding_relations import are_one_fault, cause_of, explains, movers, only_of_the_program, says_the_same, strength
+from .narrowest_place import narrowest_place
 from .network_place import BROKEN_BY_LINKS, DOWN, SWITCH_DOWN, broken_part
+from .path_test_evidence import TESTED, rivals_of, test_lines, without_tests
+from .telemetry_doubt import TRUSTED, TelemetryDoubt
 
 PARTS_KEPT = 256
 COUNT = "count"
@@ -31,6 +33,8 @@ LINES_PER_MOVER, LINES_PER_VICTIM, MOVERS_SHOWN, VICTIMS_SHOWN = 8, 1, 64, 8
 OF_A_SWITCH = frozenset({"node lost", "link down", "link degraded", "link errors"})
 """Causes (causes.py) of which a switch, or the power of a rack, may be the cause in turn."""
 WORKERS_SHOWN = 8
+TAKEN_AWAY = "all workers of the node were ended by a signal, and nobody told why: a preemption, a shutdown or a person does that, too; ask the scheduler"
+"""Evidence beside it."""
 
 
 def roots_of(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
@@ -66,33 +70,37 @@ def _left_over(part: Finding, root: Finding, topology: Topology) -> bool:
     return not part.active and strength(part) < strength(root) and explains(part, root, topology)
 
 
-def compose(incident: Incident, topology: Topology) -> Incident:
-    """The incident as its parts tell it now; id, revision and time are left as they are."""
-    parts = sorted(incident.parts, key=lambda part: (part.since, part.id))
+def compose(incident: Incident, topology: Topology, doubt: TelemetryDoubt = TRUSTED) -> Incident:
+    """The incident as its parts tell it now; id, revision and time are left as they are. `doubt`: about the telemetry of its job."""
+    told = sorted(incident.parts, key=lambda part: (part.since, part.id))
+    parts = without_tests(told)
     roots = roots_of(parts, topology)
     cause, since = cause_of(roots[0])[1], min(root.since for root in roots)
     blamed, everywhere = _blamed(roots, cause, _beyond(roots, parts, incident.more), topology)
     if blamed and (_all_ended_alike(roots[0], parts, incident.more, topology) or _many_raised_alike(roots[0], parts, topology)):
         blamed, everywhere = (), True
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
+    unheard = word == KILLED and _is_node(blamed, roots) and all(part.kind != "kernel.error" for part in parts)
     if word in PROGRAM_ON_GPU and any(only_of_the_program(part) for part in parts):
         word = PROGRAM_ON_GPU[word]
     severity, score = cause.severity, _score(roots, parts)
     if (broken := broken_part(cause.word, since, parts, topology)) is not None:
         blamed, score = (broken,), max(part.score for part in parts if part.kind == DOWN)
         word, severity = (word, severity) if cause.word in BROKEN_BY_LINKS else (SWITCH_DOWN, Severity.SEV3)
-    evidence = (*_place_evidence(roots, cause.word, topology), *_evidence(parts, roots, incident.more), *_victims(incident))
+    evidence = (*_place_evidence(roots, cause.word, topology), *narrowest_place(roots, parts, cause.word, topology), *doubt.lines(roots, parts), *_evidence(parts, roots, incident.more), *test_lines(told), *_victims(incident))
     if everywhere:
         evidence = (Evidence(text=EVERYWHERE), *evidence)
+    if unheard:
+        evidence = (Evidence(text=TAKEN_AWAY), *evidence)
     to_blame = {root.id for root in roots}
-    ordered = sorted(parts, key=lambda part: (part.id not in to_blame, part.since, part.id))
+    ordered = sorted(told, key=lambda part: (part.id not in to_blame, part.kind not in TESTED, part.since, part.id))
     return msgspec.structs.replace(
         incident,
         cause=word,
-        culprits=tuple(Culprit(entity=entity, confidence=calibrated(word, score), score=score) for entity in blamed),
+        culprits=tuple(_culprit(entity, calibrated(word, score, unheard=unheard), score, _left(entity, roots, parts, doubt, topology)) for entity in blamed),
         severity=severity,
         evidence=evidence,
-        rivals=tuple(Rival(cause=rival, apart=apart) for rival, apart in cause.rivals),
+        rivals=rivals_of(cause.rivals, told),
         since=since,
         bill_gpu_hours=max(0.0, incident.time - since) * _workers(incident, topology) / 3600.0,
         active=any(root.active for root in roots),
@@ -185,6 +193,20 @@ def _score(roots: Sequence[Finding], parts: Sequence[Finding]) -> float:
     surest = max(root.score for root in roots)
     alone = len(parts) == len(roots) == 1
     return round(surest * (0.9 if alone and surest < 1.0 else 1.0), 3)
+
+
+def _culprit(entity: Entity, confidence: float, score: float, left: float) -> Culprit:
+    """`left`: the share of the score that doubt about telemetry leaves; the counts of drills know nothing of it."""
+    return Culprit(entity=entity, confidence=round(left * confidence, 3), score=round(left * score, 3))
+
+
+def _left(entity: Entity, roots: Sequence[Finding], parts: Sequence[Finding], doubt: TelemetryDoubt, topology: Topology) -> float:
+    """Of what speaks against it, the finding that is doubted least."""
+    if not doubt:
+        return 1.0
+    place = node_of(entity, topology)
+    mine = [root for root in roots if root.entity == entity] or [root for root in roots if place and node_of(root.entity, topology) == place]
+    return max((doubt.share(root, parts) for root in mine), default=1.0)
 
 
 def _workers(incident: Incident, topology: Topology) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from eagle_eye.types import Finding, Incident, Kind, Topology
 
 from .incident_composition import compose
+from .telemetry_doubt import TRUSTED, doubts_of
 
 TOGETHER_S = 30.0
 """What shared parts show of one fault begins so close together: a mount that hangs is noticed when it is used."""
@@ -29,6 +30,7 @@ def with_victims(revised: Sequence[Incident], opened: Sequence[Incident], topolo
     active = [each for each in present.values() if each.active and not each.part_of]
     told = dict.fromkeys(each.id for each in revised)
     by_part = _by_part(active) if len({each.job for each in active}) > 1 else {}
+    doubts = doubts_of(((each.job, each.parts) for each in active), topology) if by_part else {}
     for one in active if by_part else ():
         group = _with_same_parts(one, by_part) if one.id in told else []
         jobs = {each.job for each in (one, *group)}
@@ -37,7 +39,7 @@ def with_victims(revised: Sequence[Incident], opened: Sequence[Incident], topolo
             victims = tuple(sorted({*now.victims, *(_name(job, now.job) for job in jobs)}))
             if victims != now.victims:
                 revision = now.revision + (now.revision == known.get(now.id))
-                present[each.id] = compose(msgspec.structs.replace(now, victims=victims, revision=revision), topology)
+                present[each.id] = compose(msgspec.structs.replace(now, victims=victims, revision=revision), topology, doubts.get(now.job, TRUSTED))
                 told[each.id] = None
     yield from (present[name] for name in told)
 

@@ -15,9 +15,12 @@ Truths = NDArray[np.bool_]
 
 
 def compute_of(step: Step) -> Floats | None:
-    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
+    """Seconds of computing per worker, NaN of one that told none; None if the script marks no phases: then waiting cannot be separated from it."""
     busy: Floats = phases(step, COMPUTE).sum(axis=0)
-    return busy if np.nansum(busy) > 0 else None
+    if not np.nansum(busy) > 0:
+        return None
+    told: Floats = np.where(busy > 0, busy, np.float32(np.nan)).astype(np.float32)
+    return told
 
 
 def of_the_script(step: Step, busy: Floats) -> Floats:

@@ -2,7 +2,8 @@
 
 A learner (`protocols.Learner`) is a dataclass beside its detector: `sample(frame)` returns the values that it wants of a
 tick, `fit(history)` the baseline; history is {"job", "time", "names", "matrix" (samples × names, oldest first), "before" (data of the
-baseline in force, b"" without one)}. `fit` runs in a child process, because it takes seconds and may fail. `sample` runs in the thread of the partition: one that never returns is noticed as a
+baseline in force, b"" without one)}. A learner may have `drifted(job)`, asked after each sample: whether the healthy minutes
+have left those that the baseline in force was fitted to (features/drift.py); the next fit then comes as early as the first one did. `fit` runs in a child process, because it takes seconds and may fail. `sample` runs in the thread of the partition: one that never returns is noticed as a
 detector that hangs is (`hang_watch.py`), one that fails again and again is not asked again. A baseline is stored under its digest and takes effect through
 a Baseline record in the stream, so that a replay uses the same one.
 """
@@ -55,6 +56,8 @@ class _Samples:
     ticks: int = 0
     """Healthy ticks since the last fit was started."""
     fitted: bool = False
+    early: bool = False
+    """Its learner sees that the healthy minutes are not those any more that it was fitted to."""
     before: bytes = b""
     """Data of the baseline in force."""
 
@@ -96,7 +99,7 @@ class BaselineLearner:
         on_notice: Callable[[Notice], None] | None = None,
         hung: MutedDetectors | None = None,
     ) -> None:
-        """directory: where baselines are stored by digest. first_ticks, every_ticks: healthy ones before the first and
+        """directory: where baselines are stored by digest. first_ticks, every_ticks: healthy ones before the first (and before one that a learner asks for early) and
         between two fits. limit_s: a child process that takes longer is killed. hung: those that have not returned.
         """
         self.watch = HangWatch()
@@ -143,6 +146,8 @@ class BaselineLearner:
             try:
                 with self.watch.within(call):
                     names, matrix = _checked(learner.sample(frame))
+                    drifted = getattr(learner, "drifted", None)
+                    early = bool(drifted is not None and drifted(frame.job))
             except KeyboardInterrupt:  # of who runs a replay
                 raise
             except BaseException as error:  # noqa: BLE001 -- a learner is foreign code, and may raise SystemExit: detection goes on without it
@@ -154,6 +159,7 @@ class BaselineLearner:
             if names and len(matrix):
                 samples = self._samples.setdefault(key, _Samples())
                 samples.add(names, matrix)
+                samples.early = early
                 samples.before = present.data if (present := frame.baselines.get(name)) is not None else b""
 
     # --- the child -----------------------------------------------------------------------------------------------
@@ -163,7 +169,7 @@ class BaselineLearner:
         due = [
             (samples.ticks, key)
             for key, samples in self._samples.items()
-            if samples.ticks >= (self._every if samples.fitted else self._first) and DetectorCall(*key, learner=True) not in self._hung
+            if samples.ticks >= (self._every if samples.fitted and not samples.early else self._first) and DetectorCall(*key, learner=True) not in self._hung
         ]
         if not due:
             return

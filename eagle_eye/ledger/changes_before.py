@@ -1,6 +1,6 @@
 """What changed before an incident: of its job, and of the nodes that it accuses; where it accuses none, of all nodes of its job. Shown, never judged."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from eagle_eye.changes import KEPT_S, ObservedChange, difference_text
@@ -25,12 +25,15 @@ NODES_SHOWN = 4
 def changes_before(ledger: "Ledger", record: IncidentRecord) -> tuple[str, ...]:
     """A sentence for each, the newest first; the same on several nodes is one."""
     since, until = record.incident.since - KEPT_S, record.opened + LATE_S
-    names, told = _entities(ledger, record)
-    found = [each for each in ledger.changes(names, since, until, job=told) if _made(each) <= record.opened]
+    names, others, told = _entities(ledger, record)
+    found = [each for each in ledger.changes([*names, *others], since, until, job=told) if _made(each) <= record.opened]
+    beside = frozenset(others)
     groups: dict[tuple[str, ...], list[ObservedChange]] = {}
     for change in found:
-        groups.setdefault((change.entity.kind, change.what, change.before, change.after, change.job if change.entity.kind is Kind.JOB else ""), []).append(change)
-    sentences = [_sentence(group, record) for group in groups.values()]
+        if change.entity.name not in beside:
+            groups.setdefault((change.entity.kind, change.what, change.before, change.after, change.job if change.entity.kind is Kind.JOB else ""), []).append(change)
+    elsewhere = {(change.what, change.after) for change in found if change.entity.name in beside}
+    sentences = [_sentence(group, record) + _reach(group, names, len(others), elsewhere, record) for group in groups.values()]
     return (*sentences[:SHOWN], *([f"{len(sentences) - SHOWN} more"] if len(sentences) > SHOWN else []))
 
 
@@ -39,14 +42,15 @@ def _made(change: ObservedChange) -> float:
     return change.seen if change.entity.kind is Kind.JOB else change.known
 
 
-def _entities(ledger: "Ledger", record: IncidentRecord) -> tuple[list[str], str]:
-    """Names of the nodes and of the job; and the job, where nobody knows any more which nodes it had: then those count that told it."""
+def _entities(ledger: "Ledger", record: IncidentRecord) -> tuple[list[str], list[str], str]:
+    """Names of the nodes and of the job; the other nodes of its layout, where some are accused; and the job, where nobody knows any more which nodes it had: then those count that told it."""
     job = record.incident.job
     kept = ledger.job_record(job) if job else None
     layout = kept.layout if kept is not None else None
     accused = dict.fromkeys(node for entity in accused_of(record.incident) for node in _nodes_of(entity, layout))
     nodes = list(accused or (layout.nodes if layout is not None else _nodes_of_owner(ledger, job)))
-    return [*nodes, *([job.rpartition("/")[0]] if job.count("/") == 2 else [])], "" if nodes else job
+    others = [node for node in layout.nodes if node not in accused] if accused and layout is not None else []
+    return [*nodes, *([job.rpartition("/")[0]] if job.count("/") == 2 else [])], others, "" if nodes else job
 
 
 def _nodes_of_owner(ledger: "Ledger", job: str) -> tuple[str, ...]:
@@ -73,6 +77,15 @@ def _sentence(group: Sequence[ObservedChange], record: IncidentRecord) -> str:
         shown = ", ".join(nodes[:NODES_SHOWN]) + (", …" if len(nodes) > NODES_SHOWN else "")
         who = shown if len(nodes) == 1 else f"{len(nodes)} nodes ({shown})"
     return f"{who}: {difference_text(newest.what, newest.before, newest.after)}, {_when(group, record.incident.since)}"
+
+
+def _reach(group: Sequence[ObservedChange], names: Sequence[str], others: int, elsewhere: Set[tuple[str, str]], record: IncidentRecord) -> str:
+    """Whether it was made, before the incident began, on exactly the nodes that are accused; '' where it was made on others of the job (`elsewhere`: what, after), too."""
+    accused = {name for name in names if "/" not in name}  # the other name is tenant/name of the job
+    before = all(change.seen <= record.incident.since for change in group)
+    if not others or not before or {change.entity.name for change in group} != accused or (group[0].what, group[0].after) in elsewhere:
+        return ""
+    return f"; on exactly the accused node{'' if len(accused) == 1 else 's'}, and {f'on none of the {others} others' if others > 1 else 'not on the other'} of the job"
 
 
 def _when(group: Sequence[ObservedChange], began: float) -> str:

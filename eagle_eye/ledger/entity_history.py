@@ -1,5 +1,5 @@
 """What the ledger knows of the GPUs, nodes, links, mounts and switches that an incident accuses: earlier incidents that named them, over all jobs, and whether
-they came back from an eviction. A worker has no history of its own: its node's counts.
+they came back from an eviction. A worker has no history of its own: its node's counts, and its GPU's where the evidence names it.
 """
 
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from eagle_eye.durations import rounded_duration_text
-from eagle_eye.topology import node_of
+from eagle_eye.topology import ON_GPU, node_of
 from eagle_eye.types import Entity, Incident, Kind, Topology
 
 from .records import IncidentRecord, PastCordon
@@ -62,8 +62,18 @@ def _causes(records: Sequence[IncidentRecord]) -> str:
 
 
 def accused_of(incident: Incident) -> tuple[Entity, ...]:
-    """The accused entities, each once, and the nodes in which they are, as far as their names say it."""
-    return tuple(dict.fromkeys(entity for culprit in incident.culprits for entity in _with_node(culprit.entity)))
+    """The accused entities, each once, the nodes in which they are, as far as their names say it, and the GPUs on which the evidence says that they compute."""
+    named = [entity for culprit in incident.culprits for entity in _with_node(culprit.entity)]
+    return tuple(dict.fromkeys((*named, *_gpus_of(incident))))
+
+
+def _gpus_of(incident: Incident) -> Iterator[Entity]:
+    """Of accused workers: where nobody is accused, none."""
+    workers = {culprit.entity for culprit in incident.culprits if culprit.entity.kind is Kind.WORKER}
+    lines = (line for part in incident.parts if part.entity in workers for line in part.evidence) if incident.parts else iter(incident.evidence if workers else ())
+    for line in lines:
+        if line.metric.startswith(ON_GPU):
+            yield Entity(kind=Kind.GPU, name=line.metric.removeprefix(ON_GPU))
 
 
 def _with_node(entity: Entity) -> Iterator[Entity]:

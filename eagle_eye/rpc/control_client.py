@@ -40,7 +40,7 @@ __all__ = ["ControlClient", "call"]
 
 log = logging.getLogger(__name__)
 
-BESIDE = frozenset({"dump", "status", "witness", "rejoin", "fence", "regroup", "fork", "exclude", "dismiss", "halt_workers"})
+BESIDE = frozenset({"dump", "test_paths", "status", "witness", "rejoin", "fence", "regroup", "fork", "exclude", "dismiss", "halt_workers"})
 """Commands that may run beside another one of the same job: they change nothing, or carry an epoch that orders them."""
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0

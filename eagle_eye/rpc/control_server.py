@@ -46,10 +46,10 @@ LONGEST_NAME = 400
 SESSIONS_PER_NODE = 512
 """An agent, and a launcher of each job: a node that invents jobs without end must not take the descriptors that all others need. Without certificates of each user of a node, and
 of a user whom the server does not obey on all nodes together: whichever names that user invents, it takes the sessions of no other."""
-COPIES, AGREEMENT = "copies", "agreement"
-"""Roles of a launcher that asks another one for the place of its copies, and which step all have on a second node: each beside its session as a launcher, which it
-must not replace."""
-ROLES = ("agent", "launcher", COPIES, AGREEMENT)
+COPIES, AGREEMENT, PATH_TEST = "copies", "agreement", "path test"
+"""Roles of a launcher that asks another one for the place of its copies, which step all have on a second node, and to send some bytes back: each beside its session as a
+launcher, which it must not replace."""
+ROLES = ("agent", "launcher", COPIES, AGREEMENT, PATH_TEST)
 """Who opens sessions."""
 REQUESTS_PER_SESSION = 256
 """Requests of one session that may be under way at once; more are refused and may be sent again."""

@@ -36,6 +36,7 @@ from .guard_review import GuardReview
 from .handler_failures import HandlingFailures
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
+from .path_test_requests import PathTestRequests
 from .pending_verifications import PendingVerifications
 from .preconditions import Preconditions
 from .repair_planner import RepairPlanner
@@ -85,6 +86,8 @@ class Engine:
             state=state, review=review, clock=clock, settings=self._settings, live=self._live, lock=self._lock
         )
         """For the next single event of each kind."""
+        self.path_tests = PathTestRequests(state=state, settings=self._settings, clock=clock, lock=self._lock)
+        """That incidents want."""
         self._action_undo = ActionUndo(
             state=state, ledger=ledger, clock=clock, settings=self._settings, background=self._background, notify=self._notify
         )

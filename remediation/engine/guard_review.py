@@ -72,6 +72,11 @@ class GuardReview:
         self._hung.add(name)
         return [*until, _unanswered(name)]
 
+    def refuses(self, name: str, tracked: TrackedIncident, plan: Plan) -> bool:
+        """Whether the guard of that name would refuse the plan as things are now; recorded nowhere."""
+        guards = [guard for guard in self.guards if _name_of(guard) == name]
+        return any(isinstance(verdict, Refuse) for verdict in self._ask(guards, plan, self.situation(tracked, plan))) if guards else False
+
     def settles_at(self, tracked: TrackedIncident) -> float:
         """When the incident has settled (debounce.py)."""
         quiet_s = self.settings.debounce_slow_s if tracked.escalation.cost_weighed else self.settings.debounce_s

@@ -162,6 +162,7 @@ class IncidentLoop:
     def _begin(self, tracked: TrackedIncident) -> None:
         """The first response to an incident: what may follow its first finding is done at once."""
         job, escalation = self.state.job(tracked.job), tracked.escalation
+        tracked.doubted = None
         if not escalation.only_informs:
             job.discard_since(tracked.incident.since)
         answer = answer_to(tracked, job)
@@ -216,10 +217,14 @@ class IncidentLoop:
             self.notify(tracked, f"the job is healed, and the cause is known now: {tracked.incident.cause}, {named}")
 
     def _begin_again(self, tracked: TrackedIncident, fact: Revised) -> None:
-        """Eagle Eye had given up: another cause, or the same one again, is a new reason to look."""
+        """Eagle Eye had given up: another cause, the same one again, or an end of the doubt for which it had, is a new reason to look."""
         if fact.recurred:
             self._look_again(tracked)
         elif fact.changed:
+            self._begin(tracked)
+        elif self.planner.may_resume(tracked):
+            tracked.resumed += 1
+            tracked.settling = Debounce.of(tracked.incident, self.clock.now())  # the evidence has to last for as long as a new one's
             self._begin(tracked)
 
     def _look_again(self, tracked: TrackedIncident) -> None:

@@ -27,6 +27,8 @@ class NoPlan:
     """No such plan can be made now."""
 
     why: str
+    unsure: bool = False
+    """Too little speaks against whom it would blame: it may be made once more does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ def exclusion(incident: Incident, job: JobState, policy: EngineSettings) -> tupl
     sure = [culprit for culprit in incident.culprits if culprit.proof >= policy.confidence]
     if not sure:
         best = max(culprit.proof for culprit in incident.culprits)
-        return NoPlan(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} is needed to evict it")
+        return NoPlan(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} is needed to evict it", unsure=True)
     inside = job.layout.nodes if job.layout is not None else ()
     nodes = tuple(dict.fromkeys(node for node in (node_of(culprit, job) for culprit in sure) if node in inside))
     if not nodes:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -35,6 +35,10 @@ WEIGHED = frozenset({"restart_worker", "evict_node"})
 RECHECK_S = 1.0
 """How often a plan that is held is made anew and asked for again."""
 SOON_S = 0.1
+DOUBT = "weak_evidence"
+"""The guard that refuses what too little speaks for."""
+RESUMED_MOST = 3
+"""Evidence that rises and falls begins a repair again so often in one incident."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,12 +61,14 @@ class RepairPlanner:
         if self.execution.busy(tracked.job) or behind or self._left_to_job(tracked):
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + SOON_S)
             return
+        tracked.doubted = None
         missing = [action for action in tracked.escalation.evidence if action not in tracked.evidence_kept and not job.spent]
         wanted = self._evidence(tracked, missing[0]) if missing else self._repair(tracked)
         if wanted is None:
             return
         plan = make(wanted, job, self.settings)
         if isinstance(plan, NoPlan):
+            tracked.doubted = wanted if plan.unsure else None
             self.give_up(tracked, f"{wanted.action} is impossible: {plan.why}")
         elif plan.own:
             self.begin(tracked, plan)
@@ -70,6 +76,14 @@ class RepairPlanner:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
         else:
             self._ask(tracked, self._same(tracked, plan))
+            tracked.doubted = wanted if tracked.refused_by == DOUBT else None
+
+    def may_resume(self, tracked: TrackedIncident) -> bool:
+        """What was given up for doubt alone could be done now: the doubt has lifted, or more speaks against whom it blames."""
+        if tracked.doubted is None or tracked.resumed >= RESUMED_MOST:
+            return False
+        plan = make(replace(tracked.doubted, incident=tracked.incident, now=self.clock.now()), self.state.job(tracked.job), self.settings)
+        return not isinstance(plan, NoPlan) and not self.review.refuses(DOUBT, tracked, plan)
 
     def _left_to_job(self, tracked: TrackedIncident) -> bool:
         """The job backs off and restarts itself: only what an operator decides, or what that cannot help against, is done meanwhile."""

@@ -8,6 +8,7 @@ from remediation.policy.escalation import Escalation, escalation_of
 
 from .debounce import Debounce
 from .incident_phase import IncidentPhase
+from .plan_builder import PlanRequest
 
 STALE_S = 1.0
 STALE_LONGEST_S = 30.0
@@ -68,6 +69,10 @@ class TrackedIncident:
     """The plan whose approval was asked of the operator."""
     refused_by: str = ""
     """The guard that refused the last plan; '' if none did."""
+    doubted: PlanRequest | None = None
+    """What was given up because too little spoke against whom it blames; None: it was given up for something else, or not at all."""
+    resumed: int = 0
+    """How often that was begun again because more did."""
     notifications: int = 0
     """Number of notifications about it."""
     due: float = 0.0

@@ -41,6 +41,7 @@ from remediation.launcher.worker.workers import Workers
 from remediation.launcher.worker.zygote_client import kill_group
 
 from .checkpoint_events import CheckpointEvents, step_of
+from .computation_events import computation_event
 from .event_log import EventLog
 from .job_declaration import DEATH
 from .job_file import JobFile
@@ -56,8 +57,6 @@ IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 SYMPTOM_S = 1.0
 """So long an exception that a healthy worker raises when a peer is gone waits for the worker's end, or for the order that has ended the peer."""
-LONGEST_NAME = 256
-"""Characters of what a worker says a tensor is called."""
 REPORTED_S = 1.0
 """How long a vote waits for reports to arrive that the coordinator is to know before."""
 
@@ -68,7 +67,7 @@ def refuse_other_job(command: Command, job: str) -> None:
 
 
 class JobMember:
-    """The commands prepare, start, halt, end, reattempt and dump; the events about workers and their checkpoints."""
+    """The commands prepare, start, halt, end, reattempt, dump and test_paths; the events about workers and their checkpoints."""
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
@@ -100,6 +99,8 @@ class JobMember:
         self.checkpoint_events = CheckpointEvents(event_log)
         self.fetch: Callable[[int, Wanted], Found] = lambda _pid, _wanted: Found(state="none", why="this launcher serves no copies of checkpoints")
         """Called with the pid of a worker that has no usable checkpoint in its memory."""
+        self.test_paths: Callable[[Body], Body] = lambda _: {}
+        """Begins a test of the network or of storage, and returns at once."""
         self._releasing: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         """Code and reason, once the job is over for this launcher."""
@@ -111,7 +112,7 @@ class JobMember:
         refuse_other_job(command, self._settings.job)
         actions = {
             "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
-            "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow, "witness": self._witness, "rejoin": self._rejoin,
+            "reattempt": self._reattempt, "dump": self._dump, "test_paths": self._test_paths, "follow": self._follow, "witness": self._witness, "rejoin": self._rejoin,
         } | self._elastic.actions  # fmt: skip
         action = actions.get(command.action)
         if action is None:
@@ -280,6 +281,9 @@ class JobMember:
     async def _dump(self, arguments: dict[str, Any]) -> Body:
         return await dump_workers(self._asked(arguments))
 
+    async def _test_paths(self, arguments: dict[str, Any]) -> Body:
+        return self.test_paths(arguments)
+
     def _asked(self, arguments: dict[str, Any]) -> list[Worker]:
         names = arguments.get("workers") or [worker.name for worker in self._workers.all]
         return [worker for name in names if (worker := self._workers.find(name)) is not None and worker.running]
@@ -380,8 +384,8 @@ class JobMember:
             self._exception(worker, message)
         elif kind == "fetch_memory_checkpoint":
             return self._fetch(worker, message)
-        elif kind == "bad_gradient":
-            self._tell_gradient(worker, message)
+        elif (told := computation_event(worker.name, kind, message)) is not None:
+            self._event_log.of_worker(told.name, worker.name, told.message, told.attributes)
         else:
             self.checkpoint_events.take(worker.name, kind, message)
         return None
@@ -391,7 +395,7 @@ class JobMember:
         path = self._workers.memory_path(worker.place.local_rank)
         wanted = Wanted(
             rank=int(message.get("rank", -1)), world=int(message.get("world", 0)), at_most=int(message.get("at_most", -1)), path=path, worker=worker.name,
-            replicated=bool(message.get("replicated", False)),
+            replicated=bool(message.get("replicated", False)), newer_from=int(message.get("newer_from", 0)),
         )  # fmt: skip
         return messages.reply(True, **msgspec.to_builtins(self.fetch(worker.pid, wanted)))
 
@@ -444,12 +448,6 @@ class JobMember:
         text = f"worker {worker.name} raised {attributes['type']}: {attributes['message']}{why}"
         event = self._event_log.of_worker("exception", worker.name, text, attributes, happened_s=worker.raised_s)
         worker.failed_by = event.id
-
-    def _tell_gradient(self, worker: Worker, message: messages.ProbeMessage) -> None:
-        told = {name: str(message.get(name, ""))[:LONGEST_NAME] for name in ("step", "tensor", "shape")}
-        tensor = told["tensor"] or f"a tensor of {told['shape']}"
-        text = f"the gradient of {tensor} of worker {worker.name} is NaN or infinite in step {told['step']}, before it is exchanged"
-        self._event_log.of_worker("gradient.not_finite", worker.name, text, told)
 
     def _tell_held(self, worker: Worker) -> None:
         """That a worker missed a peer is told with its end, unless the order to end it came first: the peer was ended by the same order."""

@@ -27,7 +27,8 @@ from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 from eagle_eye.training.object_path import ObjectPath
 from eagle_eye.writable_text import words_of
-from remediation.checkpoint.checkpoint_cache import CacheSettings, CheckpointCache
+from remediation.checkpoint.cache_settings import CacheSettings
+from remediation.checkpoint.checkpoint_cache import CheckpointCache
 from remediation.launcher.coordinator.heal_budget import HealBudget, parse_heal
 from remediation.launcher.worker.console import Console
 from remediation.launcher.worker.elastic_node import ElasticNode
@@ -48,6 +49,7 @@ from .launcher_loss_witness import LauncherLossWitness, marks_of
 from .launcher_settings import LauncherSettings
 from .own_place import OwnPlace
 from .participation import Participation
+from .path_tester import PathTester, StorageUsed
 from .retransmission import host_of
 from .start_facts import start_facts
 from .training_command import parse_training_command
@@ -105,6 +107,8 @@ class Launcher:
             settings, self._workers, self._votes, self._job_file, self._event_log, part.report, part.reported, self._elastic
         )
         part.bind(self._member)
+        self._path_tester = PathTester(settings.node, lambda: part.address, part.path_test_client, self._storage_used, self._event_log, clock)
+        self._member.test_paths = self._path_tester.begin
         self._cache = self._checkpoint_cache(node_credentials(settings.access, settings.node, clock, settings.job))
         self._inbox = WorkerSocket(settings.inbox, self._member.receive)
         self._inbox.check_free()
@@ -113,6 +117,10 @@ class Launcher:
         self._zygotes_lost: list[float] = []
         """When; monotonic."""
         self._restarting: asyncio.Task[None] | None = None
+
+    def _storage_used(self) -> StorageUsed:
+        folders = (self._settings.checkpoints, self._cwd)
+        return StorageUsed(tuple(worker.pid for worker in self._workers.all if worker.running), tuple(str(folder) for folder in folders if isinstance(folder, Path)))
 
     def _checkpoint_cache(self, credentials: Credentials | None) -> CheckpointCache | None:
         """None where there is no shared memory."""
@@ -124,7 +132,8 @@ class Launcher:
             CacheSettings(
                 node=settings.node, run=settings.run, host=host_of(settings.address), folder=segments[0], prefix=segments[1], workers=settings.nproc,
                 every=settings.backup.backup_every, share=settings.backup.backup_cpu_share, limit_bytes=int(share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
-                storage=settings.stored_copies, storage_interval_s=settings.backup.storage_interval_s, tune_interval=settings.backup.tune_interval,
+                limit_steps=settings.backup.backup_steps, storage=settings.stored_copies, storage_interval_s=settings.backup.storage_interval_s,
+                tune_interval=settings.backup.tune_interval, keep=settings.stored_retention,
             ),
             lambda: None if self._votes.record.over else self._votes.record.last, self._participation.ask_for_copies,
             partial(self._event_log.of_job, "checkpoint.backup_failed"), credentials, self._event_log.of_job,
@@ -203,6 +212,7 @@ class Launcher:
         await self._inbox.start()
         await self._elastic.sessions.start()
         await self._participation.start()
+        await self._path_tester.start()
         if self._cache is not None:
             self._cache.start()
         await asyncio.gather(self._zygote.ready(), _check_cordon(self._participation.leader, settings))
@@ -220,6 +230,7 @@ class Launcher:
             if code and self._member.job_over:  # it is not done: what its memory holds is where it may go on one day
                 await self._cache.store_newest(STORE_S)
             await self._cache.close()
+        await self._path_tester.close()
         await self._participation.close()
         await self._zygote.close()
         await self._inbox.stop()

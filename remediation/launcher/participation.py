@@ -13,7 +13,7 @@ from eagle_eye.access.caller import Caller
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import SILENT, Body, Command, ConnectionState, Peer
-from eagle_eye.rpc.control_server import AGREEMENT, COPIES
+from eagle_eye.rpc.control_server import AGREEMENT, COPIES, PATH_TEST
 from eagle_eye.types import Layout, NodePlace
 from remediation.launcher.coordinator import report_origin
 from remediation.launcher.coordinator.coordinator import Coordinator, JobDeclaration
@@ -29,6 +29,7 @@ from .job_member import refuse_other_job
 from .launcher_loss_witness import LauncherLossWitness, Proof
 from .launcher_settings import LauncherSettings
 from .leader_view import LeaderView
+from .network_path import echo
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
@@ -315,8 +316,8 @@ class Participation:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:
             raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
-        if peer.role in {COPIES, AGREEMENT} and kind == "copies":
-            return await self.copies(body)
+        if (answer := self._answer_beside(peer, kind)) is not None:
+            return await answer(body)
         if why := report_origin.objection(peer, kind, body):
             self.refused(peer, why)
             raise AccessDenied(why)
@@ -335,6 +336,12 @@ class Participation:
             raise ControlError(f"a coordinator does not know the request {kind!r}")
         leading.report(peer.node, kind, body)
         return {}
+
+    def _answer_beside(self, peer: Peer, kind: str) -> Callable[[Body], Awaitable[Body]] | None:
+        """What answers a launcher in a session that it has beside the one of the job; None: this is no such request."""
+        if peer.role in {COPIES, AGREEMENT} and kind == "copies":
+            return self.copies
+        return echo if peer.role == PATH_TEST and kind == "echo" else None
 
     def _epoch(self) -> Body:
         """The last valid epoch that is known here, and who coordinates it; for a coordinator that has lost its majority."""
@@ -371,6 +378,10 @@ class Participation:
             return await client.request("copies", question, COPIES_S + question.get("wait_s", 0.0))
         finally:
             await client.stop()
+
+    def path_test_client(self, address: str, welcome_s: float) -> Client:
+        """For a session beside the one that we may have there as a launcher."""
+        return self._network.client(address, msgspec.structs.replace(self._peer, role=PATH_TEST), welcome_s=welcome_s)
 
     # --- reports of our own workers -----------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ class EngineSettings:
     """Failures count for so long."""
     rank_swap: bool = True
     """Before a node is evicted for what was inferred, two nodes exchange their ranks, to see what the fault follows. false: without that proof."""
+    path_tests: bool = True
+    """The launchers test the network between them, and the job's storage, when an incident may come from there: some connections and reads. false: never."""
     confidence: Share = 0.5
     """Confidence below which a culprit is not isolated."""
     horizon_s: LongSeconds = 3600.0

@@ -100,6 +100,7 @@ UNUSED = Escalation(remedy="the job's next restart takes the node in; a job that
 LAUNCHER_STOPPED = Escalation(remedy="continue it, as the evidence says (kill -CONT); the job trains on, and cannot heal itself on that node meanwhile")
 SLOWER = Escalation(remedy="look at the clocks, temperature and power of that GPU beside its peers'; nothing is restarted or evicted for a few percent")
 """Slower than its peers or than it was, by less than `worker.slow` asks for: however sure that is, it is no reason to stop a job that runs."""
+OFF_PATH = Escalation(remedy="none is needed now: no step would be shorter if that worker were faster; look at its machine before the others become faster than it")
 CORRUPTED = Escalation(remedy="start again from a checkpoint of before the step that the evidence names, and test that machine (dcgmi diag -r 3, its memory) before it trains again")
 """One replica's parameters are not those of the others any more: no checkpoint of ours is known to be of before it, and the job runs."""
 SWITCH = Escalation(remedy="look at the switch that the evidence names, its power and its log; no node behind it is evicted")
@@ -108,6 +109,9 @@ QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; 
 CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
 LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
 
+STAGES = Escalation(remedy="move layers from the long stages to the others, or give them fewer (embedding and head count as layers); no machine is at fault")
+BATCHES = Escalation(remedy="share tokens and long sequences out equally over the workers of a step (by their squared lengths), and log sequence_length; no machine is at fault")
+SLOW_LINK = Escalation(remedy="look at the port, cable and switch that the evidence names, and at what else sends over them; no node is evicted for it")
 UNEQUAL = Escalation(remedy="log each step's tokens and the length of its sequences (monitor.log(tokens=..., sequence_length=...)), so that a slow machine can be told from more work; see what that worker computes")
 
 ESCALATIONS: Mapping[str, Escalation] = {
@@ -143,6 +147,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "slower node": SLOWER,
     "slower worker": SLOWER,
     "slower from the start": SLOWER,
+    "slow worker off the critical path": OFF_PATH,
     "loss not finite": LOSS,
     "switch down": SWITCH,
     "job waiting": WAITING,
@@ -158,6 +163,9 @@ BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {
     ("host contended", Severity.INFO): CONTENDED,
     ("unequal compute", Severity.INFO): UNEQUAL,
     ("throughput lost", Severity.INFO): LOST_THROUGHPUT,
+    ("unequal stages", Severity.INFO): STAGES,
+    ("unequal work", Severity.INFO): BATCHES,
+    ("slow link", Severity.INFO): SLOW_LINK,
 }
 """Causes whose milder form asks for something else, and what the operator can do about causes that only inform."""
 

@@ -166,6 +166,12 @@ def deaths(draft: Draft) -> None:
         draft.tell("epoch.started", job, epoch="2", reason="death", cause="", restarts="1")
 
 
+def cut_off_node(draft: Draft) -> None:
+    if draft.tick == 60:
+        node = Entity(kind=Kind.NODE, name=draft.layout.nodes[-1])
+        draft.tell("network.tested", node, test="t", testers="node-3", lost="node-1", round_trip_ms="", unsure="")
+
+
 def lagging_rank(draft: Draft) -> None:
     if draft.tick == 46:
         job = Entity(kind=Kind.JOB, name=draft.layout.job)
@@ -207,6 +213,24 @@ def other_replica(draft: Draft) -> None:
         step.values["replica_digest"] = np.full(len(draft.layout.workers), float(step.number), np.float32)
         if draft.tick >= 10:
             step.values["replica_digest"][1] += 1.0
+        step.values["replay_differs"] = np.zeros(len(draft.layout.workers), np.float32)
+        step.values["replay_differs"][1] = 2.0 * (draft.tick >= 10)
+
+
+def lying_timers(draft: Draft) -> None:
+    """A worker says to have gone forward for as long as its whole step."""
+    if 4 <= draft.tick < 16:
+        for step in draft.steps:
+            step.values["forward_s"][5] = step.values["step_s"][5]
+
+
+def silent_agent(draft: Draft) -> None:
+    """Of a node that trains on, and whose clock is wrong before."""
+    if draft.tick >= 20:
+        draft.clocks["node-2"] = 30.0
+    if 40 <= draft.tick < 56:
+        draft.clocks.clear()
+        draft.reporting["node-2"] = draft.time - (draft.tick - 40)
 
 
 def strange_node(draft: Draft) -> None:
@@ -221,10 +245,31 @@ def hot_gpu(draft: Draft) -> None:
         draft.metrics[Kind.GPU]["power_watts"][1] = 300.0
 
 
+def slow_collectives(draft: Draft) -> None:
+    """Each 5 s all have measured theirs; from tick 48 on they take three times as long."""
+    if draft.tick % 5 == 0:
+        times = np.full(len(draft.layout.workers), 1.0 if draft.tick < 48 else 3.0, np.float32)
+        draft.metrics[Kind.WORKER] |= {"dp_measured_mean_s": 0.01 * times, "dp_bus_bytes_per_s": 5e10 / times, "dp_measured_bytes_per_s": 1e9 * np.ones_like(times)}
+
+
+def long_batches(draft: Draft) -> None:
+    """From tick 40 on now one worker has twice the tokens, now another."""
+    for step in draft.steps if draft.tick >= 40 else ():
+        who = step.number % len(draft.layout.workers)
+        values = step.values
+        extra = values["forward_s"][who] + values["backward_s"][who]
+        for name in ("tokens", "forward_s", "backward_s"):
+            values[name][who] *= 2.0
+        values["communication_s"] += extra
+        values["communication_s"][who] -= extra
+        values["step_s"] += extra
+
+
 @cache
 def everything_goes_wrong() -> tuple[Frame, ...]:
     faults: list[Fault] = [
         deaths,
+        cut_off_node,
         lagging_rank,
         other_call,
         drained,
@@ -235,7 +280,11 @@ def everything_goes_wrong() -> tuple[Frame, ...]:
         FrozenWorker(0, 60, state="T"),
         SilentNode("node-3", 70),
         strange_node,
+        silent_agent,
+        lying_timers,
         hot_gpu,
+        slow_collectives,
+        long_batches,
     ]
     return judged(fixed(job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True, step_s=0.25)))
 

@@ -51,11 +51,11 @@ class Baselines:
         mutation = Mutation(random)
         data = mutation.encoded(msgspec.msgpack.decode(self._valid), "msgpack") if random.random() < 0.9 else mutation.data(self._valid)
         baseline = Baseline(name=NAME, job=JOB, digest=str(self._taken), fitted=1.0, data=data)
-        before = self._detector._forest
+        before = self._detector._forests
         for claim in self._detector.update(replace(self._frame, baselines={NAME: baseline})):
             if not claim.evidence:
                 raise Fault("a claim without evidence")
-        self._refused += self._detector._forest is before
+        self._refused += self._detector._forests is before
 
     def tally(self) -> Tally:
         return Tally(self._refused, self._refusals.count)

@@ -12,7 +12,7 @@ from benchmarks.faults.parts_away.parts import Watchers
 from benchmarks.harm.deployment import WORKERS, HarmJob
 from eagle_eye.types import Incident, Kind, Severity
 
-SPEED = frozenset({"slow worker", "slow node", "host contended", "cpu quota", "slow communication", "throughput lost", "job slow", "unusual node", "unequal compute", "slow input"})
+SPEED = frozenset({"slow worker", "slow node", "host contended", "cpu quota", "slow communication", "throughput lost", "job slow", "unusual node", "unusual GPU", "unusual worker", "unequal compute", "slow input"})
 """Causes that come from a machine with fewer cores than processes. They have a row of their own."""
 NO_RESTART = frozenset({"join", "rebalance"})
 """Reasons of epochs in which every worker lives on."""

@@ -18,8 +18,11 @@ RETENTION_FIRST_S = 60.0
 RETENTION_EVERY_S = 3600.0
 THROUGHPUT_EVERY_S = 60.0
 EVENT_TABLE_EVERY_S = 0.5
+PATH_TESTS_EVERY_S = 1.0
 SEND_TIMEOUT_S = 5.0
 """Time-out of sending precomputed plans to a coordinator, which does what it may do by itself also without them."""
+TEST_TIMEOUT_S = 2.0
+"""A coordinator answers at once that it has passed a test on."""
 log = logging.getLogger(__name__)
 
 
@@ -104,10 +107,30 @@ def event_table_service(engine: Engine, ledger: Ledger, commander: Commander) ->
     return PeriodicService("event table", refresh, EVENT_TABLE_EVERY_S)
 
 
+def path_test_service(engine: Engine, commander: Commander) -> PeriodicService:
+    """Has the launchers of a job test network or storage where an incident may come from there. One that cannot be asked is asked again."""
+
+    def ask() -> None:
+        for request in engine.path_tests.due() if engine.leads() else ():
+            arguments = {"test": request.id, "incident": request.incident, "tests": list(request.tests), "suspects": list(request.suspects)}
+            try:
+                commander.command(request.job, "test_paths", arguments, plan=_carrier("test_paths"), step=f"test_paths {request.job}", epoch=0, timeout=TEST_TIMEOUT_S)
+                engine.path_tests.answered(request)
+                log.info("incident %s of %s: its launchers run %s", request.incident, request.job, " and ".join(request.tests))
+            except (EagleEyeError, TimeoutError) as error:
+                log.info("incident %s of %s: its paths are not tested yet: %s", request.incident, request.job, error or type(error).__name__)
+
+    return PeriodicService("path tests", ask, PATH_TESTS_EVERY_S)
+
+
+def _carrier(action: str) -> Plan:
+    """Of a command that belongs to no plan: sent again, it does no harm."""
+    return Plan(id="", incident="", action=action, targets=(), made=0.0, expires=0.0, severity=Severity.INFO)
+
+
 def _send(commander: Commander, job: str, plans: tuple[PrecomputedPlan, ...]) -> None:
-    carrier = Plan(id="", incident="", action="event_table", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # sent again, it does no harm
     arguments = {"plans": [msgspec.to_builtins(plan) for plan in plans]}
     try:
-        commander.command(job, "event_table", arguments, plan=carrier, step=f"event_table {job}", epoch=0, timeout=SEND_TIMEOUT_S)
+        commander.command(job, "event_table", arguments, plan=_carrier("event_table"), step=f"event_table {job}", epoch=0, timeout=SEND_TIMEOUT_S)
     except (EagleEyeError, TimeoutError) as error:
         log.info("the precomputed plans were not sent to %s: %s", job, error or type(error).__name__)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from .alert_wiring import alerts_of
-from .leader_services import event_table_service, retention_service, throughput_service
+from .leader_services import event_table_service, path_test_service, retention_service, throughput_service
 from .process_context import LeaderContext, ProcessContext
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def leader_services(context: ProcessContext, leading: LeaderContext) -> list[Ser
     services: list[Service] = [
         retention_service(leading.ledger, context.config.ledger.retention_s, context.clock), throughput_service(leading.engine, leading.ledger),
         event_table_service(leading.engine, leading.ledger, leading.commander),
+        path_test_service(leading.engine, leading.commander),
     ]  # fmt: skip
     if leading.notify is not None:
         services.append(alerts_of(context.config, context.clock, leading.notify, leading.ledger, leading.engine, context.stream, context.runners))

@@ -32,6 +32,7 @@ from .coordinator_effects import (
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor, voted
 from .epoch_formation import STALLS
 from .membership import Member, place_in, precedes
+from .path_test_peers import orders_of
 from .quorum import Electorate
 from .worker_registry import JoinRequest
 
@@ -166,8 +167,8 @@ class EffectExecutor:
             return await self._in_place.command(command)
         if command.action in {"reattempt", "dump"}:
             return await self._spread(command.action, command.arguments)
-        if command.action == "status":
-            return self.status()
+        if command.action in {"status", "test_paths"}:
+            return self.status() if command.action == "status" else self._test_paths(command.arguments)
         raise PermanentError(f"a coordinator does not know the command {command.action!r}: is the server newer?")
 
     def status(self) -> Body:
@@ -218,6 +219,13 @@ class EffectExecutor:
                 for name, value in answer.items():
                     merged[name] = merged[name] + value if isinstance(merged.get(name), list) else value
         return merged
+
+    def _test_paths(self, arguments: Body) -> Body:
+        """Passed on; the launchers tell what they find as events, and nobody waits for it."""
+        orders = orders_of(self.coordinator, arguments)
+        for node, order in orders.items():
+            self.go(self.quietly(node, "test_paths", order))
+        return {"testers": sorted(orders)}
 
     # --- effects out -----------------------------------------------------------------------------------------------
 

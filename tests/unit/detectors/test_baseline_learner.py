@@ -301,6 +301,26 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lesson.learner._samples[JOB, "mean"].count <= 7 + 1
 
 
+@dataclass
+class Drifts(Mean):
+    """Says that the healthy minutes are other ones."""
+
+    does: bool = True
+
+    def drifted(self, job: str, /) -> bool:
+        return self.does
+
+
+@pytest.mark.parametrize(("does", "fits"), [(True, 1), (False, 0)])
+def test_a_learner_whose_job_has_drifted_is_fitted_again_as_early_as_at_first(does: bool, fits: int) -> None:
+    lesson = Class(Drifts(does))
+    lesson.look(range(5))
+    lesson.finish()
+    lesson.look(range(5, 10))
+    assert (lesson.learner._child is not None) == bool(fits)
+    lesson.learner.close()
+
+
 def test_the_learners_beside_detectors_are_found() -> None:
     found = learners((name, plugins.load("detectors", name)) for name in ("exits", "isolation_forest"))
     assert list(found) == ["isolation_forest"]

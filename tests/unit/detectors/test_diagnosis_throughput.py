@@ -1,9 +1,11 @@
 """A loss of throughput is one incident that lasts until the job is back, whatever explains it meanwhile; nobody is accused on a guess."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from detectors.diagnosis import Diagnosis
+from detectors.features.critical_path import OFF_PATH
 from eagle_eye.types import Entity, Evidence, Finding, Incident, Kind, Severity
 from fakes.diagnosis_chain import TOPOLOGY, Chain, verdicts
 from fakes.synthetic_events import job, node, worker
@@ -47,7 +49,7 @@ def test_a_loss_that_nothing_explains_is_an_incident_without_culprit_that_only_i
     assert verdicts(told([LOSS], [over(LOSS, 30.0)])) == [("throughput lost", [], Severity.INFO, False)]
 
 
-@pytest.mark.parametrize(("cause", "word"), [(CONTENDED, "host contended"), (QUOTA, "cpu quota"), (finding("communication.slow", job()), "slow communication"), (finding("input.slow", job()), "slow input"), (finding("input.slow", worker("node-0", 1)), "slow input"), (finding("garbage_collection.slow", worker("node-0", 1)), "garbage collection")])
+@pytest.mark.parametrize(("cause", "word"), [(CONTENDED, "host contended"), (QUOTA, "cpu quota"), (finding("communication.slow", job()), "slow communication"), (finding("link.slow", Entity(kind=Kind.LINK, name="node-0/mlx5_0:1")), "slow link"), (finding("link.slow", job()), "slow link"), (finding("input.slow", job()), "slow input"), (finding("input.slow", worker("node-0", 1)), "slow input"), (finding("garbage_collection.slow", worker("node-0", 1)), "garbage collection")])
 def test_what_explains_it_is_the_cause_in_the_same_incident_whichever_is_told_first(cause: Finding, word: str) -> None:
     for order in ([[cause], [LOSS]], [[LOSS], [cause]], [[cause, LOSS]]):
         assert verdicts(told([finding("job.slow", job(), -20.0)], *order)) == [(word, [], Severity.INFO, True)]
@@ -67,6 +69,38 @@ def test_the_cause_stays_where_the_job_is_back_soon_after_it() -> None:
 
 def test_a_quota_outranks_the_contention_that_it_looks_like() -> None:
     assert verdicts(told([CONTENDED, LOSS], [QUOTA])) == [("cpu quota", [], Severity.INFO, True)]
+
+
+def test_a_slow_link_explains_slow_communication_and_is_no_culprit() -> None:
+    link = finding("link.slow", Entity(kind=Kind.LINK, name="node-0/mlx5_0:1"))
+    assert verdicts(told([finding("communication.slow", job()), LOSS], [link])) == [("slow link", [], Severity.INFO, True)]
+
+
+def test_a_slow_worker_off_the_critical_path_is_named_and_not_repaired_until_the_others_wait_for_it() -> None:
+    line = Evidence(text="nobody waits for it", status=OFF_PATH)
+    off = msgspec.structs.replace(SLOW, evidence=(*SLOW.evidence, line))
+    cause = "slow worker off the critical path"
+    assert verdicts(told([off])) == [(cause, ["run/node-0/0"], Severity.SEV3, True)]
+    on = msgspec.structs.replace(SLOW, revision=2)
+    assert verdicts(told([off], [on])) == [("slow worker", ["run/node-0/0"], Severity.SEV2, True)]
+
+
+def test_one_off_the_critical_path_hides_none_in_its_incident_for_which_the_others_wait() -> None:
+    """Whichever was told first, and also where both were told together."""
+    line = Evidence(text="nobody waits for it", status=OFF_PATH)
+    other = finding("worker.slow", worker("node-1", 0), 1.0)
+    off, other_off = (msgspec.structs.replace(each, evidence=(*each.evidence, line)) for each in (SLOW, other))
+    newer, newer_off = msgspec.structs.replace(other, revision=2), msgspec.structs.replace(off, revision=2)
+    accused = [("slow worker", ["run/node-1/0"], Severity.SEV2, True)]
+    assert verdicts(told([off, other_off])) == [("slow worker off the critical path", ["run/node-0/0", "run/node-1/0"], Severity.SEV3, True)]
+    assert verdicts(told([off, other_off], [newer])) == accused
+    assert verdicts(told([SLOW, other], [newer_off])) == accused
+    assert verdicts(told([off, other_off], [newer], [msgspec.structs.replace(other_off, revision=3)])) == [("slow worker off the critical path", ["run/node-0/0", "run/node-1/0"], Severity.SEV3, True)]
+
+
+@pytest.mark.parametrize(("kind", "word"), [("stage.unequal", "unequal stages"), ("work.unequal", "unequal work")])
+def test_unequal_work_is_told_and_accuses_nobody(kind: str, word: str) -> None:
+    assert verdicts(told([finding(kind, job())])) == [(word, [], Severity.INFO, True)]
 
 
 def test_a_slow_worker_that_keeps_up_again_is_accused_no_more_though_the_loss_goes_on() -> None:

@@ -162,6 +162,15 @@ def test_the_past_of_a_worker_holds_over_epochs_and_is_forgotten_where_the_model
         assert [claim.kind for _, claim in found] == expected
 
 
+def test_what_a_slower_worker_costs_is_told_where_the_others_wait_for_it() -> None:
+    text = "had worker run/node-1/1 computed as its peers, a step had taken"
+    found = told(frames(50, slower(3, 1.25, ONSET)))
+    line = next(line for line in found[0][1].evidence if text in line.text)
+    assert line.value == pytest.approx(0.22 / 1.35, abs=0.05)
+    found = told(frames(50, slower(3, 1.25, ONSET), slower(6, 1.4, 0)))
+    assert not any(text in line.text for _, claim in found for line in claim.evidence), "another one is slower still"
+
+
 def test_a_worker_that_keeps_up_again_is_withdrawn_and_so_it_is_with_a_new_epoch() -> None:
     assert kinds(told(frames(85, slower(3, 1.25, 20, 60)))) == [("worker.slower", "run/node-1/1", True), ("worker.slower", "run/node-1/1", False)]
     detector = FailSlow()

@@ -1,6 +1,7 @@
 """A node whose metrics leave the course that they take in healthy minutes."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -9,7 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from detectors.features.metric_model import FEWEST_PEAKS, MetricModel, departures, fitted, limit_of
+from detectors.features.healthy_limit import FEWEST_PEAKS, limit_of
+from detectors.features.hidden_layer import HiddenLayer
+from detectors.features.metric_model import MetricModel, checked, departures, fitted
 from detectors.metric_forecast import BEFORE, NAME, MetricForecast, MetricForecastLearner
 from eagle_eye.frames import Frame
 from eagle_eye.types import Baseline, Claim, Doubles, Floats, Kind
@@ -121,3 +124,59 @@ def test_a_baseline_that_no_learner_makes_is_refused_and_said_so(change: dict[st
     with caplog.at_level(logging.WARNING):
         assert told(readings(10, 2), foreign) == []
     assert "cannot be used" in caplog.text
+
+
+# --- the network -----------------------------------------------------------------------------------------------------
+
+
+BENT = tuple("abcdefgh")
+
+
+def course(bend: float, seed: int = 1) -> Doubles:
+    """Samples × metrics: two that come and go, and six that follow them, straight (0.0) or by their squares."""
+    rng = np.random.default_rng(seed)
+    first = 2.0 * np.sin(np.arange(2000)[:, None] / np.array([[7.0, 11.0]]) + rng.uniform(0.0, 6.0, (1, 2))) + rng.normal(0.0, 0.05, (2000, 2))
+    follows = np.tile((1.0 - bend) * first + bend * first**2, 3)
+    following = np.concatenate([follows[:1], follows[:-1]]) + rng.normal(0.0, 0.05, (2000, 6))
+    values: Doubles = np.concatenate([10.0 + first, 20.0 + following], axis=1)
+    return values
+
+
+def test_a_network_is_used_where_it_finds_more_than_the_linear_forecast_and_not_where_that_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    bent, straight = course(1.0), course(0.0)
+    assert fitted(BENT, straight[:-1], straight[1:], network=True).hidden is None
+    monkeypatch.setattr("detectors.features.metric_model.SPREADS_OFF", (0.05, 0.5))  # larger ones both find
+    network, linear = fitted(BENT, bent[:-1], bent[1:], network=True), fitted(BENT, bent[:-1], bent[1:])
+    assert network.hidden is not None
+    assert linear.hidden is None, "it is trained where somebody asks for it"
+    unseen = course(1.0, seed=3)
+    struck = unseen[1:].copy()
+    struck[:, 2] += 1.5
+    found = [(departures(model, unseen[:-1], struck).scores > np.quantile(departures(model, unseen[:-1], unseen[1:]).scores, 0.99)).mean() for model in (network, linear)]
+    assert found[0] > found[1] + 0.3
+    assert checked(msgspec.msgpack.decode(msgspec.msgpack.encode(network), type=MetricModel)) == network
+
+
+def test_without_torch_the_linear_forecast_stands_alone_and_it_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    bent = course(1.0)
+    with caplog.at_level(logging.INFO):
+        assert fitted(BENT, bent[:-1], bent[1:], network=True) == fitted(BENT, bent[:-1], bent[1:])
+    assert caplog.text.count("torch is not installed") == 1
+
+
+ZEROS = [[0.0] * 2] * 3, [0.0] * 2, [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"hidden": HiddenLayer(ZEROS[0], [], ZEROS[2])}, {"hidden": HiddenLayer(ZEROS[0][:2], *ZEROS[1:])}, {"hidden": HiddenLayer(*ZEROS[:2], [[0.0] * 4] * 2)}, {"hidden": HiddenLayer(ZEROS[0], [1e31, 0.0], ZEROS[2])}, {"version": 3}],
+)
+def test_a_network_that_no_learner_makes_is_refused(change: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
+    test_a_baseline_that_no_learner_makes_is_refused_and_said_so(change, caplog)
+
+
+def test_a_baseline_of_the_first_version_is_read_on() -> None:
+    stored = msgspec.msgpack.decode(baseline().data)
+    del stored["version"], stored["hidden"]
+    assert checked(msgspec.msgpack.decode(msgspec.msgpack.encode(stored), type=MetricModel)).version == 1

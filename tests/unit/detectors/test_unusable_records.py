@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from detectors.diagnosis import Diagnosis
-from detectors.isolation_forest import NAME, Forest, IsolationForest
+from detectors.features.forest_model import VERSION, Forest, Forests
+from detectors.isolation_forest import NAME, IsolationForest
 from detectors.runtime import catch_up, evaluator, open_findings
 from detectors.runtime.detector_set import LONGEST_TEXT
 from detectors.runtime.evaluator import Evaluator
@@ -303,10 +304,14 @@ def test_the_layouts_of_jobs_that_are_gone_are_forgotten() -> None:
 def grown(**changes: object) -> Forest:
     """One tree that asks for the temperature of a node."""
     forest = Forest(
-        names=("temperature_celsius",), median=[20.0], spread=[1.0], cutoff=0.5, depth=1, expected=1.0, feature=[[0, 0, 0]], threshold=[[50.0, 0.0, 0.0]],
+        names=("temperature_celsius",), median=[20.0], spread=[1.0], cutoff=0.5, raised=0.5, depth=1, expected=1.0, feature=[[0, 0, 0]], threshold=[[50.0, 0.0, 0.0]],
         left=[[1, 1, 2]], right=[[2, 1, 2]], path=[[0.0, 2.0, 0.1]],
     )  # fmt: skip
     return msgspec.structs.replace(forest, **changes)
+
+
+def stored(forest: Forest) -> bytes:
+    return msgspec.msgpack.encode(Forests(VERSION, {"node": forest}))
 
 
 def frame_with(digest: str, data: bytes) -> Frame:
@@ -318,15 +323,16 @@ def frame_with(digest: str, data: bytes) -> Frame:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"", b"\xc1", b"\x91" * 20_000 + b"\xc0", b"\xdd\xff\xff\xff\xff", msgspec.msgpack.encode(grown(depth=10**12)), msgspec.msgpack.encode(grown(expected=math.inf)),
-        msgspec.msgpack.encode(grown(expected=1e-300)), msgspec.msgpack.encode(grown(path=[[-1e300, 1e300, 0.0]])), msgspec.msgpack.encode(grown(median=[math.nan])),
-        msgspec.msgpack.encode(grown(feature=[[0] * 100_000], threshold=[[0.0] * 100_000], left=[[0] * 100_000], right=[[0] * 100_000], path=[[0.0] * 100_000], depth=100_000)),
+        b"", b"\xc1", b"\x91" * 20_000 + b"\xc0", b"\xdd\xff\xff\xff\xff", stored(grown(depth=10**12)), stored(grown(expected=math.inf)),
+        stored(grown(expected=1e-300)), stored(grown(path=[[-1e300, 1e300, 0.0]])), stored(grown(median=[math.nan])),
+        stored(grown(feature=[[0] * 100_000], threshold=[[0.0] * 100_000], left=[[0] * 100_000], right=[[0] * 100_000], path=[[0.0] * 100_000], depth=100_000)),
+        msgspec.msgpack.encode(Forests(1, {"node": grown()})), msgspec.msgpack.encode(Forests(VERSION, {"moon": grown()})), stored(grown(cutoff=math.nan)),
     ],
-    ids=["nothing", "no msgpack", "deep", "huge", "depth", "endless", "no length", "odd paths", "no number", "a long chain"],
+    ids=["nothing", "no msgpack", "deep", "huge", "depth", "endless", "no length", "odd paths", "no number", "a long chain", "another version", "no kind", "no limit"],
 )  # fmt: skip
 def test_a_baseline_that_cannot_be_used_leaves_the_one_before_in_use(bad: bytes) -> None:
     detector = IsolationForest(sustained=1)
-    good = msgspec.msgpack.encode(grown())
+    good = stored(grown())
     assert [claim.kind for claim in detector.update(frame_with("good", good))] == ["node.unusual"]
     list(detector.update(frame_with("bad", bad)))
-    assert detector._forest == grown()
+    assert detector._forests[Kind.NODE].forest == grown()

@@ -54,3 +54,14 @@ def test_a_missing_file_says_how_to_make_one(tmp_path):
 def test_the_digest_follows_the_content():
     assert config.parse("").digest == config.Config().digest
     assert config.parse("[engine]\nmode = 'auto'").digest != config.Config().digest
+
+
+@pytest.mark.parametrize("hours", ["5e-324", "0.0009", "nan", "inf", "-1.0"])
+def test_a_span_of_hours_that_is_none_is_refused_and_the_key_is_named(tmp_path, hours):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[checkpoints]\nstorage_keep_hours = {hours}\n")
+    with pytest.raises(ConfigError, match="storage_keep_hours"):
+        config.load(path)
+    for given in ("0.0", "0.001", "24.0"):
+        path.write_text(f"[checkpoints]\nstorage_keep_hours = {given}\n")
+        assert config.load(path).checkpoints.storage_keep_hours == float(given)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from eagle_eye.changes import KEPT_S, ObservedChange
 from eagle_eye.ledger import IncidentRecord, JobOwner, Ledger
 from eagle_eye.ledger.changes_before import changes_before
@@ -53,6 +55,23 @@ def test_where_somebody_is_accused_only_their_nodes_count(ledger: Ledger) -> Non
         (Kind.WORKER, "run1/node-b/0", one), (Kind.GPU, "GPU-node-b", one), (Kind.NODE, "node-b", one), (Kind.LINK, "node-b/mlx5_0", one), (Kind.SWITCH, "leaf-1", two),
     ):  # fmt: skip
         assert changes_before(ledger, accusing(ledger, kind, name)) == said, name
+
+
+def test_a_change_on_exactly_the_accused_nodes_says_so(ledger: Ledger) -> None:
+    runs(ledger)
+    ledger.save_changes([change("node-a", HOUR / 5, gap=60.0), change("node-b", HOUR / 5, gap=60.0)])
+    assert changes_before(ledger, accusing(ledger, Kind.SWITCH, "leaf-1")) == (
+        "2 nodes (node-a, node-b): nvidia driver 535.1 → 550.2, 12m before; on exactly the accused nodes, and not on the other of the job",
+    )
+    assert changes_before(ledger, accusing(ledger, Kind.NODE, "node-a")) == ("node-a: nvidia driver 535.1 → 550.2, 12m before",), "of another node, too"
+
+
+def test_twin_the_same_on_another_node_or_after_the_incident_began_says_nothing_of_the_accused(ledger: Ledger) -> None:
+    runs(ledger)
+    from_elsewhere = msgspec.structs.replace(change("node-c", HOUR), before="530.0")
+    ledger.save_changes([change("node-a", HOUR), from_elsewhere, change("node-b", -300.0, "kernel")])
+    assert changes_before(ledger, accusing(ledger, Kind.NODE, "node-a")) == ("node-a: nvidia driver 535.1 → 550.2, 1h before",)
+    assert changes_before(ledger, accusing(ledger, Kind.NODE, "node-b")) == ("node-b: kernel 535.1 → 550.2, seen 5m after it began",)
 
 
 def test_how_a_run_was_started_is_shown_also_with_later_runs_and_not_of_another_job(ledger: Ledger) -> None:

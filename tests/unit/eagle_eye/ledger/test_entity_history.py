@@ -1,18 +1,22 @@
 """What is said of the entities that an incident accuses: earlier incidents, and whether they came back from a repair."""
 
 import doctest
+from typing import Any
+
+import msgspec
 
 from eagle_eye import durations
 from eagle_eye.ledger import IncidentRecord, Ledger, entity_history
 from eagle_eye.ledger.entity_history import DAY_S, entity_histories, history_text
-from eagle_eye.types import Culprit, Entity, IncidentState, Kind
-from fakes.sample_values import an_incident
+from eagle_eye.topology import ON_GPU
+from eagle_eye.types import Culprit, Entity, Evidence, Finding, IncidentState, Kind
+from fakes.sample_values import a_finding, an_incident
 
 NOW = 40 * DAY_S
 ECC = "gpu memory error"
 
 
-def saved(ledger: Ledger, name: str, days_before: float, kind: Kind, part: str, cause: str = ECC, **fields: str) -> IncidentRecord:
+def saved(ledger: Ledger, name: str, days_before: float, kind: Kind, part: str, cause: str = ECC, **fields: Any) -> IncidentRecord:
     culprit = Culprit(entity=Entity(kind=kind, name=part), confidence=0.9)
     opened = NOW - days_before * DAY_S
     ledger.save_incident(an_incident(id=name, cause=cause, culprits=(culprit,), since=opened, time=opened, **fields), IncidentState.OPEN)
@@ -46,6 +50,22 @@ def test_a_gpu_is_known_by_its_own_name_wherever_it_is(ledger: Ledger) -> None:
     saved(ledger, "another", 1, Kind.GPU, "GPU-11")
     record = saved(ledger, "now", 0, Kind.GPU, "GPU-1")
     assert sentences(ledger, record) == [f"gpu GPU-1: 2nd incident in 30 days, the last one 1d before; so far 1 {ECC}"]
+
+
+def on_gpu(name: str, gpu: str) -> Finding:
+    evidence = (Evidence(text="its parameters are others"), Evidence(text=f"it computes on GPU {gpu}", metric=f"{ON_GPU}{gpu}"))
+    return msgspec.structs.replace(a_finding(), id=name, entity=Entity(kind=Kind.WORKER, name=name), evidence=evidence)
+
+
+def test_the_gpu_on_which_an_accused_worker_computed_is_known_on_whichever_node_it_is(ledger: Ledger) -> None:
+    corrupt = "silent corruption"
+    saved(ledger, "first", 9, Kind.GPU, "GPU-1")
+    saved(ledger, "second", 2, Kind.WORKER, "run1/node-a/3", corrupt, parts=(on_gpu("run1/node-a/3", "GPU-1"), on_gpu("run1/node-a/4", "GPU-2")))
+    saved(ledger, "nobody", 1, Kind.JOB, "tenant/gpt/run1", corrupt, parts=(on_gpu("run1/node-a/3", "GPU-1"),))
+    record = saved(ledger, "now", 0, Kind.WORKER, "run9/node-b/0", corrupt, parts=(on_gpu("run9/node-b/0", "GPU-1"),))
+    assert sentences(ledger, record) == [f"gpu GPU-1: 3rd incident in 30 days, the last one 2d before; so far 1 {corrupt}, 1 {ECC}"]
+    other = saved(ledger, "other", 0, Kind.WORKER, "run9/node-b/1", corrupt, parts=(on_gpu("run9/node-b/1", "GPU-2"),))
+    assert [each for each in sentences(ledger, other) if each.startswith("gpu")] == [], "nobody was accused of what its finding said"
 
 
 def test_twin_what_is_older_or_later_of_a_namesake_or_explained_by_another_is_no_history(ledger: Ledger) -> None:

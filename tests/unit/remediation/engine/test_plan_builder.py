@@ -37,6 +37,7 @@ def test_sure_culprits_alone_are_left_out(job: JobState) -> None:
     unsure = exclusion(an_incident(culprits=(culprit("node-c", confidence=0.49),)), job, EngineSettings(confidence=0.5))
     assert isinstance(unsure, NoPlan)
     assert "confidence 0.49, 0.50 is needed" in unsure.why
+    assert unsure.unsure
 
 
 def test_a_confidence_that_drills_have_raised_leaves_nobody_out(job: JobState) -> None:

@@ -20,7 +20,7 @@ class Heard:
         self.written: list[bytes] = []
         self.calls: list[tuple[Any, ...]] = []
         self.events_of = CheckpointEvents(EventLog("t/j/r", "n0", "b", FakeClock(), lambda _topic, _key, value: self.written.append(value)))
-        self.events_of.stored = lambda step: self.calls.append(("stored", step))
+        self.events_of.stored = lambda step, epoch: self.calls.append(("stored", step, epoch))
         self.events_of.refused = lambda *words: self.calls.append(words)
 
     def take(self, kind: str, **message: Any) -> Event | None:
@@ -34,10 +34,10 @@ class Heard:
 @pytest.mark.parametrize(
     ("kind", "message", "name", "call"),
     [
-        ("checkpoint", {"step": 7, "path": "/c/7", "finite": True}, "checkpoint.saved", ("stored", 7)),
+        ("checkpoint", {"step": 7, "path": "/c/7", "finite": True, "epoch": 3}, "checkpoint.saved", ("stored", 7, 3)),
         ("checkpoint", {"step": 7, "path": "/c/7", "finite": False}, "checkpoint.saved", None),
-        ("checkpoint_failed", {"step": 7, "path": "/c", "reason": "disk {full}"}, "checkpoint.failed", (WORKER, "storage", "disk {full}")),
-        ("memory_checkpoint_failed", {"step": 7, "path": "/m", "reason": "no room"}, "checkpoint.memory_failed", (WORKER, "memory", "no room")),
+        ("checkpoint_failed", {"step": 7, "path": "/c", "reason": "disk {full}"}, "checkpoint.failed", (WORKER, "storage", "disk {full}", "")),
+        ("memory_checkpoint_failed", {"step": 7, "path": "/m", "reason": "no room", "file": "ee-0.memory"}, "checkpoint.memory_failed", (WORKER, "memory", "no room", "ee-0.memory")),
         ("memory_checkpoint_reduced", {"slots": 2, "wanted": 3, "reason": "no room"}, "checkpoint.memory_reduced", None),
         ("memory_checkpoint_loaded", {"step": 7, "tier": "neighbour", "source": "n1", "why": ""}, "checkpoint.loaded", None),
     ],

@@ -264,6 +264,7 @@ def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
     assert job.coordinator.epoch == 3
     job.acknowledge("n0", "n1")
     assert (job.layout.resume_step, job.layout.skipped) == (-1, (43,)), "the batch stays skipped, the roll-back is done"
+    assert job.layout.rolled_back == ((2, 40),), "and what it has left is not gone on from, whoever dies next"
     job.coordinator.started(3)
     assert only(job.coordinator.restart("d", skip=(50,)), Prepare)[0].layout.skipped == (43, 50)
 
@@ -275,7 +276,7 @@ def test_a_roll_back_that_could_not_be_begun_still_stands() -> None:
     job.acknowledge("n0", "n1")
     job.coordinator.died(2, at_start="the disk refuses")
     job.acknowledge("n0", "n1")
-    assert (job.coordinator.epoch, job.layout.resume_step) == (3, 40)
+    assert (job.coordinator.epoch, job.layout.resume_step, job.layout.rolled_back) == (3, 40, ((3, 40),))
 
 
 def test_restart_refuses_to_leave_too_few() -> None:

@@ -16,6 +16,7 @@ from eagle_eye.types import Layout
 from fakes.launcher_member import Member, made
 from fakes.memory_cgroup_files import Kernel
 from remediation.launcher import job_member
+from remediation.launcher.computation_events import LONGEST_NAME, LONGEST_REASON
 from remediation.launcher.worker.worker_exit import explanation
 
 
@@ -327,5 +328,14 @@ def test_a_gradient_that_is_no_number_is_told_with_its_tensor(tmp_path: Path) ->
     member.says("bad_gradient", step=41, tensor="blocks.3." + "x" * 1000, shape="64x64")
     member.says("bad_gradient", step=42, tensor="", shape="64x64")
     assert [(event.name, event.entity.name) for event in member.events] == [("gradient.not_finite", member.workers[0].name)] * 2
-    assert [len(event.attributes["tensor"]) for event in member.events] == [job_member.LONGEST_NAME, 0]
+    assert [len(event.attributes["tensor"]) for event in member.events] == [LONGEST_NAME, 0]
     assert "a tensor of 64x64" in member.events[1].message
+
+
+def test_a_step_that_differs_when_it_is_run_again_and_the_end_of_replays_are_told(tmp_path: Path) -> None:
+    member = made(tmp_path)
+    member.says("replay_differs", step=511)
+    member.says("replay_ended", step=512, reason="x" * 10_000)
+    assert [(event.name, event.entity.name) for event in member.events] == [("step.replayed_differs", member.workers[0].name), ("step.replay_ended", member.workers[0].name)]
+    assert member.events[0].attributes["step"] == "511"
+    assert len(member.events[1].attributes["reason"]) == LONGEST_REASON

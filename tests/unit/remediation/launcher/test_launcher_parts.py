@@ -18,6 +18,7 @@ from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.open_file_limit import raise_open_file_limit, tell_no_room_seldom
 from eagle_eye.place_file import write_place
 from eagle_eye.rpc.command_fence import CommandFence
+from eagle_eye.training.checkpoint.checkpoint_retention import NEWEST_KEPT, CheckpointRetention
 from eagle_eye.training.object_path import ObjectPath
 from eagle_eye.types import Layout, NodePlace, RankPlacement
 from fakes.no_descriptors import no_descriptors
@@ -112,6 +113,10 @@ def test_checkpoints_in_memory_are_stored_where_a_directory_is_named_for_them(tm
     assert settings(tmp_path, checkpoint_dir=tmp_path / "gpt", backup=never).stored_copies is None
     assert [each.copies_in_memory for each in (given, settings(tmp_path))] == [3, 2], "a slot more, which is taken while another is written"
     assert given.checkpoint_directories == (tmp_path / "gpt", tmp_path / "gpt" / "memory"), "a roll-back counts both"
+    assert given.stored_retention == NEWEST_KEPT
+    configured = CheckpointsConfig(storage_keep=5, storage_keep_steps=1000, storage_keep_hours=24, memory_steps=4)
+    assert settings(tmp_path, backup=configured).stored_retention == CheckpointRetention(newest=5, each_steps=1000, each_hours=24.0)
+    assert settings(tmp_path, backup=configured).copies_in_memory == 4
 
 
 def test_a_directory_of_checkpoints_may_be_a_url(tmp_path: Path) -> None:
@@ -322,14 +327,14 @@ def test_the_environment_of_a_worker() -> None:
     )  # fmt: skip
     layout = Layout(
         job="t/n/r", epoch=5, time=0.0, coordinator="n0", launchers={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
-        placements=places, resume_step=40, skipped=(41, 43),
+        placements=places, resume_step=40, skipped=(41, 43), rolled_back=((2, 30), (5, 40)),
     )  # fmt: skip
     paths = WorkerPaths(inbox="i", ring="ring", probe="p", checkpoints="c", memory="m", copies=3)
     found = worker_environment({"PATH": "x"}, layout, places[3], StoreAddress(host="127.0.0.1", port=77), paths, "secret", 3)
     assert (found["RANK"], found["LOCAL_RANK"], found["GROUP_RANK"], found["WORLD_SIZE"]) == ("3", "1", "1", "4")
     assert (found["MASTER_PORT"], found["TORCHELASTIC_USE_AGENT_STORE"], found["PATH"]) == ("77", "True", "x")
     assert (found["EAGLE_EYE_WORKER"], found["EAGLE_EYE_EPOCH"]) == ("r/n1/1", "5")
-    assert (found["EAGLE_EYE_RESUME_STEP"], found["EAGLE_EYE_SKIP_STEPS"]) == ("40", "41,43")
+    assert (found["EAGLE_EYE_RESUME_STEP"], found["EAGLE_EYE_SKIP_STEPS"], found["EAGLE_EYE_ROLLED_BACK"]) == ("40", "41,43", "2:30,5:40")
     assert (found["EAGLE_EYE_CHECKPOINT_DIR"], found["EAGLE_EYE_CHECKPOINT_MEMORY"], found["EAGLE_EYE_CHECKPOINT_COPIES"]) == ("c", "m", "3")
     assert found["GLOO_SOCKET_IFNAME"] == "lo"
     elsewhere = msgspec.structs.replace(layout, launchers={"n0": "10.0.0.1:1", "n1": "10.0.0.2:1"})

@@ -52,7 +52,7 @@ def test_severities_are_those_of_the_actions_in_order():
         assert ranks == sorted(ranks)
 
 
-@pytest.mark.parametrize("cause", ["slower worker", "slower node", "slower from the start", "silent corruption"])
+@pytest.mark.parametrize("cause", ["slower worker", "slower node", "slower from the start", "slow worker off the critical path", "silent corruption"])
 def test_twin_a_few_percent_stop_and_evict_nobody(cause):
     """A severity that is in no table would bring the steps of a broken network."""
     found = escalation_of(cause, Severity.SEV3)
@@ -74,7 +74,7 @@ def test_no_node_is_evicted_for_what_the_program_or_the_storage_may_have_done(ca
 
 def test_unknown_and_informing_causes_have_no_repair():
     assert escalation_of("unknown", Severity.SEV1) is INFORM
-    for cause in ("host contended", "cpu quota", "slow communication", "slow input", "throughput lost"):
+    for cause in ("host contended", "cpu quota", "slow communication", "slow input", "throughput lost", "unequal stages", "unequal work", "slow link"):
         assert escalation_of(cause, Severity.INFO).only_informs, "nothing is restarted and nobody evicted for it"
     assert "CPU quota" in escalation_of("cpu quota", Severity.INFO).remedy
     assert INFORM.levels == ()
