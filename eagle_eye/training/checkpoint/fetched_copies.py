@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from eagle_eye.errors import WireError
@@ -15,6 +16,8 @@ ASK_S = 0.05
 """How often the launcher is asked whether it is done."""
 ANSWER_S = 30.0
 """A launcher that does not answer for so long is not asked again: its machine may be busy, since all workers have just begun."""
+NO_COPY = "no other node has a copy"
+"""What a launcher answers that found nothing, and nothing that is damaged either."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -27,8 +30,8 @@ class FetchedCopies:
         self.was_asked = False
         self.source = ""
         """Node that had them."""
-        self.why = ""
-        """What could not be used there, or why there is nothing."""
+        self.passed_over: list[str] = []
+        """Copies in memory, here and on other nodes, that cannot be used, and why."""
 
     def fetch(self, newer_from: int = 0) -> MemorySegment | None:
         """Wait until they are here. None if there is nothing, or this was called before. Does not raise.
@@ -47,17 +50,19 @@ class FetchedCopies:
         try:
             while (answer := messages.answer_of(messages.ask(launcher, asked, ANSWER_S)))["state"] == "busy":
                 threading.Event().wait(ASK_S)
-            self.source, self.why = str(answer["source"]), str(answer["why"])
+            self.source, why = str(answer["source"]), str(answer["why"])
+            self.passed_over += [why] if why not in ("", NO_COPY) else []
             if answer["state"] == "done":
                 self._segment = MemorySegment.open(Path(str(answer["path"])), shared=True)
         except (OSError, WireError, KeyError, ValueError) as error:
-            self.why = f"the launcher could not be asked for copies on other nodes: {error}"
-            _log.warning("%s", self.why)
+            _log.warning("the launcher could not be asked for copies on other nodes: %s", error)
         return self._segment
 
-    def tell(self, step: int, tier: str, why: str) -> None:
-        """The launcher, for the job's events. `step` -1: none could be used."""
-        messages.tell_launcher("memory_checkpoint_loaded", pid=os.getpid(), step=step, tier=tier, source=self.source if tier == "neighbour" else "", why=why)
+    def tell(self, step: int, tier: str, further: Sequence[str] = ()) -> None:
+        """The launcher, for the job's events. `step` -1: none could be used, which is no news where there was none. `further`: what else was passed over."""
+        if step >= 0 or self.passed_over:
+            why = "; ".join((*self.passed_over, *further))
+            messages.tell_launcher("memory_checkpoint_loaded", pid=os.getpid(), step=step, tier=tier, source=self.source if tier == "neighbour" else "", why=why)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -417,10 +417,9 @@ class MemoryCheckpoints:
     def load(self, template: dict[str, Any], *, at_most: int | None = None, at_least: int = 0, terms: CopyTerms = ANY_COPY) -> LoadedState | None:
         """Copy the newest whole state into the tensors of `template`; None if there is none, and then nothing was changed.
 
-        The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its
-        first step), and the stored values. `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take; `at_least`: the
-        lowest, where the training has another checkpoint, of the step before that. In a job of
-        several ranks all call this, after torch.distributed is initialized, and load the same step, the newest that all of them hold whole.
+        The result has its step, and the state: the template's tensors, new ones for what the template lacks (an optimizer has none before its first step), and the stored values.
+        `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit): the highest step to take; `at_least`: the lowest, where the training has another checkpoint, of the step before that.
+        In a job of several ranks all call this, after torch.distributed is initialized, and load the same step, the newest that all of them hold whole.
         """
         if self.shard.world > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             _log.warning("nothing is loaded from memory: the ranks have to agree on a step; initialize torch.distributed before")
@@ -465,9 +464,10 @@ class MemoryCheckpoints:
         home = storage_restore.folder_given()
         found = storage_restore.restore(template, home, limits, self.shard, replicated=self._replicated) if home is not None else None
         if found is None:
+            backup.tell(-1, "")
             return None
-        backup.tell(found.step, "storage", "; ".join(found.skipped))
-        return LoadedState(found.state, found.step, found.skipped, found.data_position)
+        backup.tell(found.step, "storage", found.skipped)
+        return LoadedState(found.state, found.step, (*backup.passed_over, *found.skipped), found.data_position)
 
     def _end(self) -> None:
         """At the end of the process."""

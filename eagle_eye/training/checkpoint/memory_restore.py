@@ -85,9 +85,9 @@ _Copies = dict[CopyKey, list[_WholeCopy]]
 def restore(
     segment: MemorySegment | None, template: dict[str, Any], limits: StepLimits, shard: Shard | None, backup: FetchedCopies, terms: CopyTerms = ANY_COPY
 ) -> LoadedState | None:
-    """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do."""
+    """The newest usable copy into the tensors of `template`. `shard`: whose it has to be; None: any will do. What is passed over is added to that of `backup`."""
     tensors, _ = state_tree.flatten(template, lambda value: isinstance(value, torch.Tensor))
-    skipped: list[str] = []
+    skipped = backup.passed_over
     usable = partial(_usable, tensors=tensors, limits=limits, shard=shard, skipped=skipped, terms=terms)
     copies = {} if segment is None else usable(segment)
 
@@ -95,7 +95,6 @@ def restore(
         """Behind those that are here. Once."""
         if not backup.was_asked:
             _fetch(backup, copies, usable, max(1, limits.at_least, 1 + max((key.step for key in copies), default=0)) if terms.of_all_nodes else 0)
-            skipped.extend([backup.why] if backup.why and backup.source else ())
 
     if terms.of_all_nodes:
         fetch()
@@ -114,10 +113,8 @@ def restore(
             state = state_tree.unflatten(_filled(copy.segment, copy, tensors, threads.map), copy.table.rest)
             _log.info("the state of step %d was loaded from memory (%s, slot %d)", step, copy.segment.path, copy.content.slot)
             if skipped or copy.tier != "memory":
-                backup.tell(step, copy.tier, "; ".join(skipped))
+                backup.tell(step, copy.tier)
             return LoadedState(state, step, tuple(skipped), copy.table.data_position)
-    if skipped:
-        backup.tell(-1, "", "; ".join(skipped))
     return None
 
 

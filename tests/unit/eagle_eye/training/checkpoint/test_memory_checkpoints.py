@@ -136,8 +136,8 @@ def test_the_slot_that_is_older_is_written_and_a_torn_one_is_not_seen(trainer: T
 
 
 def test_a_slot_that_was_never_filled_is_nothing_that_was_passed_over(trainer: Trainer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, str, str]] = []
-    monkeypatch.setattr("eagle_eye.training.checkpoint.fetched_copies.FetchedCopies.tell", lambda _, step, tier, why: told.append((step, tier, why)))
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("eagle_eye.training.checkpoint.fetched_copies.FetchedCopies.tell", lambda _, step, tier, further=(): told.append((step, tier, further)))
     trainer.saved(1)
     trainer.memory.close()
     other = successor(path)
