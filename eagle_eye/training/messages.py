@@ -99,6 +99,8 @@ LONGEST = 1 << 20
 """Bytes of the longest line that is read: a longer one is not of this protocol."""
 LONGEST_ASSIGNMENT = 64 << 20
 """The same, of what a launcher says to its worker: an assignment names each layer that each worker gets, 12 bytes a move, for all workers of the job."""
+NO_COPY = "no other node has a copy"
+"""What the answer to `fetch_memory_checkpoint` says where nothing was found, and nothing that is damaged either."""
 TOKEN_WINDOW = 64
 """How many tokens may be asked for and never used before the probe refuses newer ones."""
 

@@ -11,7 +11,7 @@ import msgspec
 
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.training.checkpoint.fetched_copies import NO_COPY
+from eagle_eye.training import messages
 from eagle_eye.training.checkpoint.memory_segment import (
     SLOTS,
     MemorySegment,
@@ -124,7 +124,7 @@ class CopySearch:
         except Exception as error:  # boundary: the worker waits for an answer, and loads from storage
             log.exception("the search for copies of rank %d failed", wanted.rank)
             reasons.append(f"{type(error).__name__}: {error}")
-        return Found(state="none", why="; ".join(reasons) or NO_COPY)
+        return Found(state="none", why="; ".join(reasons) or messages.NO_COPY)
 
     async def _sources(self, nodes: Sequence[str], *, in_turn: bool) -> AsyncIterator[dict[str, Source]]:
         """Of the nodes that answer, AT_ONCE after AT_ONCE; not `in_turn`: together, when the last has answered."""

@@ -27,6 +27,13 @@ def test_what_a_trainer_imports_loads_neither_torch_nor_a_part_of_the_server(mod
     assert unwanted == []
 
 
+@pytest.mark.parametrize("module", ["remediation.launcher.launcher", "collectors.agent.agent", "eagle_eye.app.serving.server_process"])
+def test_what_runs_beside_the_training_loads_no_torch(module: str) -> None:
+    """Seconds of processor time at each start, and a hundred megabytes of each process."""
+    code = f"import sys, {module}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip() == "False"
+
+
 def test_what_a_trainer_imports_works_in_an_environment_without_any_package():
     code = "import eagle_eye; m = eagle_eye.monitor(); print(sum(1 for _ in m.steps([1, 2, 3])))"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"], capture_output=True, text=True, check=True)

@@ -16,8 +16,6 @@ ASK_S = 0.05
 """How often the launcher is asked whether it is done."""
 ANSWER_S = 30.0
 """A launcher that does not answer for so long is not asked again: its machine may be busy, since all workers have just begun."""
-NO_COPY = "no other node has a copy"
-"""What a launcher answers that found nothing, and nothing that is damaged either."""
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -51,7 +49,7 @@ class FetchedCopies:
             while (answer := messages.answer_of(messages.ask(launcher, asked, ANSWER_S)))["state"] == "busy":
                 threading.Event().wait(ASK_S)
             self.source, why = str(answer["source"]), str(answer["why"])
-            self.passed_over += [why] if why not in ("", NO_COPY) else []
+            self.passed_over += [why] if why not in ("", messages.NO_COPY) else []
             if answer["state"] == "done":
                 self._segment = MemorySegment.open(Path(str(answer["path"])), shared=True)
         except (OSError, WireError, KeyError, ValueError) as error:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import messages
-from eagle_eye.training.checkpoint.fetched_copies import NO_COPY
 
 from .test_data_position import kept
 from .test_storage_reconciler import Node, node  # noqa: F401 - a fixture
@@ -56,7 +55,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         server.server_close()
 
 
-@pytest.mark.parametrize(("answered", "why"), [(DAMAGED, DAMAGED), (NO_COPY, "")])
+@pytest.mark.parametrize(("answered", "why"), [(DAMAGED, DAMAGED), (messages.NO_COPY, "")])
 def test_a_damaged_copy_of_the_neighbour_is_named_where_storage_is_loaded(
     node: Callable[..., Node], launcher: Callable[[str], FakeLauncher], answered: str, why: str  # noqa: F811
 ) -> None:
@@ -71,7 +70,7 @@ def test_a_damaged_copy_of_the_neighbour_is_named_where_storage_is_loaded(
     assert (message["step"], message["tier"], message["why"]) == (4, "storage", why)
 
 
-@pytest.mark.parametrize(("answered", "told"), [(DAMAGED, [(-1, "", DAMAGED)]), (NO_COPY, [])])
+@pytest.mark.parametrize(("answered", "told"), [(DAMAGED, [(-1, "", DAMAGED)]), (messages.NO_COPY, [])])
 def test_it_is_named_where_nothing_can_be_loaded_and_a_first_start_is_no_news(
     node: Callable[..., Node], launcher: Callable[[str], FakeLauncher], answered: str, told: list[tuple[int, str, str]]  # noqa: F811
 ) -> None:
