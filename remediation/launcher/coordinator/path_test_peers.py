@@ -12,10 +12,10 @@ SUSPECTED_BY = 16
 
 
 def orders_of(coordinator: Coordinator, arguments: Body) -> dict[str, Body]:
-    """Connected launcher → what it is told to test. Who is not connected is tested by the others, if it is of the last epoch or suspected."""
+    """Connected launcher → what it is told to test. Who is not connected is tested by the others, if it is of the last epoch, suspected, or was lost in silence, which the job may have gone on without."""
     suspects = [str(node) for node in arguments.get("suspects", ())]
     connected = [node for node, member in coordinator.members.items() if member.connected]
-    known = {node: member.address for node, member in coordinator.members.items() if member.connected or node in suspects}
+    known = {node: member.address for node, member in coordinator.members.items() if member.connected or member.silent or node in suspects}
     addresses = {**(coordinator.last.launchers if coordinator.last is not None else {}), **known}
     peers = peers_of({node: address for node, address in addresses.items() if address}, connected, suspects)
     words = {"test": str(arguments["test"]), "incident": str(arguments.get("incident", "")), "tests": list(arguments["tests"]), "testers": sorted(connected)}

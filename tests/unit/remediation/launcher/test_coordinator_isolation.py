@@ -9,6 +9,7 @@ from remediation.launcher.coordinator.coordinator import JobPhase
 from remediation.launcher.coordinator.coordinator_effects import AskGrant, EmitEvent, EndWorkers, Prepare, Start
 from remediation.launcher.coordinator.coordinator_facts import WorkerDied
 from remediation.launcher.coordinator.failure_signature import FailureSignature
+from remediation.launcher.coordinator.path_test_peers import orders_of
 from remediation.launcher.coordinator.quorum import electorate_of
 
 RESET = WorkerDied(epoch=1, cause="e1", worker="r/n0/0", symptom=True)
@@ -112,6 +113,20 @@ def test_twin_whose_connection_was_closed_is_not_waited_for() -> None:
     job = Job(nodes=3).running("n0", "n1", "n2")
     job.coordinator.left("n1", silent=True)
     assert only(job.coordinator.no_progress(), Prepare)[0].layout.nodes == ("n0", "n2"), "it is proved to be lost"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_the_way_to_who_was_lost_in_silence_is_tested_though_the_job_has_gone_on_without_it(silent: bool) -> None:
+    """Its twin has closed its connection: it ended."""
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1", silent=silent)
+    [asked] = only(job.coordinator.no_progress(), Prepare)
+    assert asked.layout.nodes == ("n0", "n2")
+    job.acknowledge("n0", "n2")
+    job.coordinator.started(job.coordinator.epoch)
+    away = {"n1"} if silent else set()
+    orders = orders_of(job.coordinator, {"test": "t1", "tests": ["network.tested"]})
+    assert {node: set(order["peers"]) for node, order in orders.items()} == {"n0": {"n2", *away}, "n2": {"n0", *away}}
 
 
 def test_half_waits_for_a_server_before_it_ends_anybody() -> None:
